@@ -1,0 +1,1 @@
+"""Differentially private clustered federated learning (R-DPCFL) on TensorFlow Federated."""
