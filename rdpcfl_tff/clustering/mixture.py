@@ -1,0 +1,232 @@
+"""From the noised updates of round 1 to a Gaussian mixture and its confidence: MSS and MPO.
+
+Implements the paper's section on the applicability of R-DPCFL and the appendix on its GMM.
+Nothing is private here: the updates were noised by the clients, and all of this is post-processing.
+The learning rate cancels: it is a common factor of all updates, and every space is scaled.
+"""
+
+import dataclasses
+import math
+import warnings
+
+import numpy as np
+from scipy.special import erfc
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from rdpcfl_tff.errors import UserError
+
+# Float64 copies are made of this many columns at a time: 21 clients take 11 MB.
+_BLOCK_COLUMNS = 2**16
+# EM stops when no client's responsibility moves by more.
+_TOLERANCE = 1e-4
+_MAX_ITERATIONS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class PrincipalComponents:
+    """The clients' updates along their own principal axes, in float64.
+
+    Attributes:
+      eigenvalues: the sum of squares along each axis, falling, [n-1].
+      coordinates: [n, n-1], centred; on each axis the largest in size is positive.
+    """
+
+    eigenvalues: np.ndarray
+    coordinates: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Where a mixture lives; scores from different spaces cannot be compared."""
+
+    name: str
+    dimensions: int
+    scaling: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """A fitted mixture of M spherical Gaussians over n clients in d dimensions.
+
+    Attributes:
+      space: the space of everything below.
+      coordinates: the clients' updates [n, d].
+      means: [M, d].
+      variances: per coordinate, [M].
+      weights: [M].
+      responsibilities: pi[i, m], the posterior of cluster m for client i, [n, M].
+      em_iterations: number of EM steps.
+      converged: whether EM came to rest.
+      separation_scores: SS(m, m'), [M, M], with infinity on the diagonal.
+      mss: minimum pairwise separation score, the confidence.
+      mpo: maximum pairwise overlap, 2 Q(MSS), the uncertainty.
+    """
+
+    space: Space
+    coordinates: np.ndarray
+    means: np.ndarray
+    variances: np.ndarray
+    weights: np.ndarray
+    responsibilities: np.ndarray
+    em_iterations: int
+    converged: bool
+    separation_scores: np.ndarray = dataclasses.field(init=False)
+    mss: float = dataclasses.field(init=False)
+    mpo: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        scores = separation_scores(self.means, self.variances)
+        object.__setattr__(self, "separation_scores", scores)
+        object.__setattr__(self, "mss", float(scores.min()))
+        object.__setattr__(self, "mpo", max_pairwise_overlap(self.mss))
+
+    @property
+    def partition(self) -> np.ndarray:
+        """The most probable cluster of each client, [n]."""
+        return self.responsibilities.argmax(axis=1)
+
+
+def principal_components(updates: np.ndarray) -> PrincipalComponents:
+    """PCA of the updates, float[n, p], by their n x n Gram matrix: p may be many millions."""
+    num_clients, num_parameters = updates.shape
+    gram = np.zeros((num_clients, num_clients))
+    for start in range(0, num_parameters, _BLOCK_COLUMNS):
+        block = updates[:, start : start + _BLOCK_COLUMNS].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinities are reported below
+            block -= block.mean(axis=0)
+            gram += block @ block.T
+    if not np.isfinite(gram).all():
+        raise UserError("the updates of round 1 are not finite: use a smaller learning rate (--lr)")
+    if not gram.any():
+        raise UserError(
+            "the updates of round 1 are all equal, so that there is nothing to cluster: "
+            "use a learning rate (--lr) above 0"
+        )
+    eigenvalues, vectors = np.linalg.eigh(gram)
+    # Largest first; the smallest is the zero that centring leaves.
+    eigenvalues, vectors = eigenvalues[:0:-1].clip(min=0), vectors[:, :0:-1]
+    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], axis=0)
+    return PrincipalComponents(eigenvalues, vectors * np.sign(largest) * np.sqrt(eigenvalues))
+
+
+def paper_mixture(components: PrincipalComponents, num_clusters: int, seed: int) -> Mixture:
+    """The mixture as the authors' code fits it: `--mixture=paper`.
+
+    Two principal components, each scaled to [0, 1]; one variance per component; scikit-learn's EM
+    from a k-means++ seeding, which `seed` draws.
+    """
+    coordinates = components.coordinates[:, :2]
+    _check_num_clusters(num_clusters, len(coordinates))
+    lowest, highest = coordinates.min(axis=0), coordinates.max(axis=0)
+    coordinates = (coordinates - lowest) / (highest - lowest)
+    fitted = GaussianMixture(
+        num_clusters,
+        covariance_type="spherical",
+        init_params="k-means++",
+        tol=1e-6,
+        random_state=seed,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it is in the result
+        fitted.fit(coordinates)
+    return Mixture(
+        space=Space("paper", 2, "each axis to [0, 1]"),
+        coordinates=coordinates,
+        means=fitted.means_,
+        variances=fitted.covariances_,
+        weights=fitted.weights_,
+        responsibilities=fitted.predict_proba(coordinates),
+        em_iterations=int(fitted.n_iter_),
+        converged=bool(fitted.converged_),
+    )
+
+
+def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixture:
+    """The mixture that finds the paper's clusters most reliably.
+
+    M-1 principal components, the dimensions that M centres can span, scaled together; one variance
+    for all components, which is the paper's own model, where every client adds the same noise, and
+    does not collapse on a cluster of one; EM from Ward's clusters, so that nothing is random.
+    """
+    num_clients, dimensions = len(components.coordinates), num_clusters - 1
+    _check_num_clusters(num_clusters, num_clients)
+    total_variance = components.eigenvalues[:dimensions].sum() / num_clients
+    coordinates = components.coordinates[:, :dimensions] / np.sqrt(total_variance)
+
+    # M clusters explain nothing on the axes from the M-th on. Noise alone spreads alike along all
+    # of those; if the first of them stands out, then the clusters are that wide.
+    unexplained = components.eigenvalues[dimensions:] / total_variance
+    smallest_variance = (unexplained[0] - np.median(unexplained)) / (num_clients - num_clusters)
+
+    start = AgglomerativeClustering(num_clusters, linkage="ward").fit_predict(coordinates)
+    responsibilities = np.eye(num_clusters)[start]
+    em_iterations, converged = 0, False
+    while not converged and em_iterations < _MAX_ITERATIONS:
+        weights, means, variance = _maximisation(coordinates, responsibilities, smallest_variance)
+        posterior = _expectation(coordinates, weights, means, variance)
+        converged = bool(np.abs(posterior - responsibilities).max() <= _TOLERANCE)
+        responsibilities = posterior
+        em_iterations += 1
+    return Mixture(
+        space=Space("default", dimensions, "unit total variance"),
+        coordinates=coordinates,
+        means=means,
+        variances=np.full(num_clusters, variance),
+        weights=weights,
+        responsibilities=responsibilities,
+        em_iterations=em_iterations,
+        converged=converged,
+    )
+
+
+def _maximisation(
+    coordinates: np.ndarray, responsibilities: np.ndarray, smallest_variance: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    num_clients, dimensions = coordinates.shape
+    # Never zero: a component may lose all its clients, and coordinates may coincide.
+    tiny = np.finfo(np.float64).eps
+    sizes = responsibilities.sum(axis=0) + tiny
+    means = responsibilities.T @ coordinates / sizes[:, np.newaxis]
+    scatter = (responsibilities * _squared_distances(coordinates, means)).sum()
+    # Divided by n - M, not n: with few clients per cluster the means follow the noise.
+    variance = scatter / (dimensions * (num_clients - len(means)))
+    return sizes / sizes.sum(), means, max(variance, smallest_variance, tiny)
+
+
+def _expectation(
+    coordinates: np.ndarray, weights: np.ndarray, means: np.ndarray, variance: float
+) -> np.ndarray:
+    logits = np.log(weights) - _squared_distances(coordinates, means) / (2 * variance)
+    likelihoods = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return likelihoods / likelihoods.sum(axis=1, keepdims=True)
+
+
+def _squared_distances(coordinates: np.ndarray, means: np.ndarray) -> np.ndarray:
+    return np.square(coordinates[:, np.newaxis] - means).sum(axis=-1)
+
+
+def separation_scores(means: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """SS(m, m') = |mu_m - mu_m'| / (2 sigma), with the larger of the two sigmas: [M, M]."""
+    distances = np.linalg.norm(means[:, np.newaxis] - means, axis=-1)
+    np.fill_diagonal(distances, np.inf)
+    return distances / (2 * np.sqrt(np.maximum(variances[:, np.newaxis], variances)))
+
+
+def max_pairwise_overlap(mss: float) -> float:
+    """MPO = 2 Q(MSS), Q being the upper tail of the standard normal distribution."""
+    return float(erfc(mss / math.sqrt(2)))
+
+
+def switch_round(mpo: float, rounds: int) -> int:
+    """E_c = floor((1 - MPO) E / 2), the last round that draws clusters from the mixture."""
+    return math.floor((1 - mpo) * rounds / 2)
+
+
+def _check_num_clusters(num_clusters: int, num_clients: int) -> None:
+    if not 2 <= num_clusters < num_clients:
+        raise UserError(
+            f"--num_clusters={num_clusters} does not fit {num_clients} clients: a mixture needs "
+            f"from 2 to {num_clients - 1} clusters"
+        )
