@@ -1,0 +1,146 @@
+"""Sums of clipped per-example gradients (DP-SGD's hot path; the paper's Algorithm 1, local update).
+
+Private: every input but the parameters and the clip norm. The result has sensitivity `clip_norm`
+to one example and is still to be noised (`dp_sgd.py`).
+"""
+
+import logging
+from collections import Counter
+from typing import Protocol
+
+import tensorflow as tf
+
+from rdpcfl_tff.models.functional import FunctionalModel, losses
+from rdpcfl_tff.privacy.per_example import RULES, example_gradients
+
+_LOG = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """Sums the gradients of a batch, each of them clipped to `clip_norm` in L2."""
+
+    model: FunctionalModel
+
+    def gradient_sum(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        clip_norm: tf.Tensor,
+    ) -> tf.Tensor:
+        """The sum over examples of weight * clipped gradient: float32[p].
+
+        Weights are 1, or 0 for an example that only fills up the batch.
+        """
+        ...
+
+
+class UnclippedEngine:
+    """Ordinary gradients for training without privacy: nothing is clipped."""
+
+    def __init__(self, model: FunctionalModel):
+        self.model = model
+
+    def gradient_sum(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        clip_norm: tf.Tensor,
+    ) -> tf.Tensor:
+        """The weighted sum of the gradients; `clip_norm` is not used."""
+        del clip_norm
+        theta = self.model.unflatten(parameters)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(theta)
+            logits = self.model.logits_from_weights(theta, inputs)
+            loss = tf.reduce_sum(weights * losses(logits, labels))
+        return self.model.flatten(tape.gradient(loss, theta))
+
+
+class FastEngine:
+    """Per-example clipping in one backward pass, by the rules in `per_example.py`."""
+
+    def __init__(self, model: FunctionalModel):
+        self.model = model
+
+    def gradient_sum(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        clip_norm: tf.Tensor,
+    ) -> tf.Tensor:
+        """See `Engine`."""
+        parametrised = []
+        logits = inputs
+        # Watching outputs, not parameters: the backward pass then computes no weight gradient.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for step in self.model.run(self.model.unflatten(parameters), inputs):
+                instruction, _, logits = step
+                if instruction.parameters:
+                    tape.watch(logits)
+                    parametrised.append(step)
+            loss = tf.reduce_sum(losses(logits, labels))
+        output_gradients = tape.gradient(loss, [output for _, _, output in parametrised])
+
+        gradients = {
+            instruction.parameters[0]: example_gradients(instruction.operation, arguments[0], dy)
+            for (instruction, arguments, _), dy in zip(parametrised, output_gradients, strict=True)
+        }
+        squared_norms = tf.add_n([g.squared_norms for g in gradients.values()])
+        factors = weights * clip_factors(squared_norms, clip_norm)
+        return self.model.flatten([gradients[i].weighted_sum(factors) for i in sorted(gradients)])
+
+
+class VectorizedMapEngine:
+    """One gradient per example by `tf.vectorized_map`: any model, several times slower."""
+
+    def __init__(self, model: FunctionalModel):
+        self.model = model
+
+    def gradient_sum(
+        self,
+        parameters: tf.Tensor,
+        inputs: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        clip_norm: tf.Tensor,
+    ) -> tf.Tensor:
+        """See `Engine`."""
+        theta = self.model.unflatten(parameters)
+
+        def clipped_gradient(example: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            image, label = example
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(theta)
+                logits = self.model.logits_from_weights(theta, image[tf.newaxis])
+                loss = tf.reduce_sum(losses(logits, label[tf.newaxis]))
+            gradient = self.model.flatten(tape.gradient(loss, theta))
+            return gradient * clip_factors(tf.reduce_sum(gradient**2), clip_norm)
+
+        gradients = tf.vectorized_map(clipped_gradient, (inputs, labels))
+        return tf.linalg.matvec(gradients, weights, transpose_a=True)
+
+
+def clip_factors(squared_norms: tf.Tensor, clip_norm: tf.Tensor) -> tf.Tensor:
+    """min(1, clip_norm / norm) for each example."""
+    return clip_norm / tf.maximum(tf.sqrt(squared_norms), clip_norm)
+
+
+def fast_engine(model: FunctionalModel) -> Engine:
+    """`FastEngine`, or `VectorizedMapEngine` for a model with a layer that has no fast rule."""
+    uses = Counter(index for instruction in model.program for index in instruction.parameters)
+    for instruction in model.program:
+        reason = None
+        if instruction.parameters and type(instruction.operation) not in RULES:
+            reason = f"layer '{instruction.operation.layer.name}' has no fast rule"
+        elif any(uses[index] > 1 for index in instruction.parameters):
+            reason = "a layer is used twice"
+        if reason:
+            _LOG.warning("%s: clipping by tf.vectorized_map, several times slower", reason)
+            return VectorizedMapEngine(model)
+    return FastEngine(model)
