@@ -1,0 +1,73 @@
+"""The contract of an algorithm: who trains which model in the next round.
+
+An algorithm is an assignment policy over one shared federated round. Everything in its state is
+known to the server, and so must have left the clients noised.
+"""
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+
+from rdpcfl_tff.clustering.count import ClusterCount
+from rdpcfl_tff.clustering.mixture import Mixture, PrincipalComponents
+from rdpcfl_tff.federated.federation import Federation
+from rdpcfl_tff.privacy.accounting import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Clustering:
+    """What the server made of the updates of round 1.
+
+    Attributes:
+        updates: The noised updates, float32 [n, p].
+        components: Their principal components.
+        count: How many clusters there are, and the evidence.
+        mixture: The fitted mixture; None if all clients are taken for one cluster.
+        responsibilities: pi, the posterior over clusters of each client, [n, M].
+        switch_round: E_c, the last round that draws clusters from the posterior.
+    """
+
+    updates: np.ndarray
+    components: PrincipalComponents
+    count: ClusterCount
+    mixture: Mixture | None
+    responsibilities: np.ndarray
+    switch_round: int
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What the server holds after a round.
+
+    Attributes:
+        round_number: e, the rounds that are done.
+        stage: What kind of round the last one was, in the paper's words.
+        models: The cluster models, float32 [M, p].
+        assignment: R(i), the model that each client trained last.
+        selections: How many private selections each client has made so far.
+        clustering: What came out of round 1, for algorithms that cluster there.
+    """
+
+    round_number: int
+    stage: str
+    models: np.ndarray
+    assignment: tuple[int, ...]
+    selections: int = 0
+    clustering: Clustering | None = None
+
+
+class Algorithm(Protocol):
+    """One of the paper's algorithms."""
+
+    def schedule(self, records: int) -> Schedule:
+        """All that a client with so many train records does with them; this is accounted."""
+        ...
+
+    def first_round(self, federation: Federation) -> State:
+        """The state after round 1."""
+        ...
+
+    def next_round(self, state: State, federation: Federation) -> State:
+        """The state after one more round; the same state always gives the same next one."""
+        ...

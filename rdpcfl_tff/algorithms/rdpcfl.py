@@ -1,0 +1,133 @@
+"""R-DPCFL: the paper's algorithm (Algorithm 1), in its three stages.
+
+1. Round 1: every client trains theta_init on a full batch; the server fits a mixture on the
+   updates, and goes back to theta_init.
+2. Rounds 2 to E_c: each client's cluster is drawn anew from the mixture's posterior.
+3. The next floor(E/10) rounds: each client selects its cluster privately. Then clusters are fixed.
+The server sees noised updates and private selections only; all that it does is post-processing.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from rdpcfl_tff.algorithms.base import Clustering, State
+from rdpcfl_tff.clustering import count, mixture
+from rdpcfl_tff.federated.federation import Federation
+from rdpcfl_tff.privacy import randomness
+from rdpcfl_tff.privacy.accounting import Schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class RDPCFL:
+    """The algorithm's own settings.
+
+    Attributes:
+        rounds: E.
+        local_epochs: K.
+        batch_size: b, from round 2 on.
+        first_batch_size: b1, in round 1; None for a full batch.
+        num_clusters: M; None searches it among `candidates`.
+        candidates: Where M is searched.
+        mixture_mode: "default", or "paper" for the mixture and the choices of the authors' code.
+        selection_rounds: How many rounds begin with a private selection.
+        epsilon_select: The pure-DP epsilon of one selection.
+        seed: Of the server's own draws.
+    """
+
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    first_batch_size: int | None
+    num_clusters: int | None
+    candidates: tuple[int, ...]
+    mixture_mode: str
+    selection_rounds: int
+    epsilon_select: float
+    seed: int
+
+    def schedule(self, records: int) -> Schedule:
+        """A full first batch, small batches after it, and the selections."""
+        return Schedule(
+            records=records,
+            rounds=self.rounds,
+            batch_size=self.batch_size,
+            first_batch_size=self.first_batch_size or records,
+            local_epochs=self.local_epochs,
+            selections=self.selection_rounds,
+            epsilon_select=self.epsilon_select,
+        )
+
+    def first_round(self, federation: Federation) -> State:
+        """Stage 1: the clients' updates of theta_init, and a mixture on them."""
+        updates = federation.updates(federation.initial_parameters, round_number=1)
+        clustering = self.cluster(updates)
+        num_models = clustering.responsibilities.shape[1]
+        return State(
+            round_number=1,
+            stage="clustering",
+            models=np.tile(federation.initial_parameters, (num_models, 1)),
+            assignment=tuple(int(m) for m in clustering.responsibilities.argmax(axis=1)),
+            clustering=clustering,
+        )
+
+    def next_round(self, state: State, federation: Federation) -> State:
+        """Stages 2 and 3: find each client's cluster, and train its model there."""
+        assert state.clustering is not None
+        round_number = state.round_number + 1
+        switch_round = state.clustering.switch_round
+        assignment, selections = state.assignment, state.selections
+        if len(state.models) == 1:
+            stage = "one model"
+        elif round_number <= switch_round:
+            stage = "soft clustering"
+            assignment = self._draw(state.clustering.responsibilities, round_number)
+        elif round_number <= switch_round + self.selection_rounds:
+            stage = "private selection"
+            assignment = federation.select(state.models, round_number)
+            selections += 1
+        else:
+            stage = "fixed clusters"
+        return dataclasses.replace(
+            state,
+            round_number=round_number,
+            stage=stage,
+            models=federation.train(state.models, assignment, round_number),
+            assignment=assignment,
+            selections=selections,
+        )
+
+    def cluster(self, updates: np.ndarray) -> Clustering:
+        """The number of clusters, the mixture, and the round to trust it until."""
+        components = mixture.principal_components(updates)
+        counted = count.count_clusters(components, self.candidates, self.seed)
+        paper = self.mixture_mode == "paper"
+        num_clusters = self.num_clusters
+        if num_clusters is None:
+            num_clusters = counted.paper_choice if paper else counted.default_choice
+            if not paper and not counted.detected:
+                num_clusters = 1
+        if num_clusters == 1:
+            certain = np.ones((len(updates), 1))
+            return Clustering(updates, components, counted, None, certain, self.rounds)
+        if paper:
+            fitted = mixture.paper_mixture(components, num_clusters, self.seed)
+            uncertainty = fitted.mpo
+        else:
+            fitted = mixture.default_mixture(components, num_clusters)
+            uncertainty = counted.uncertainty(fitted.mpo)
+        switch_round = mixture.switch_round(uncertainty, self.rounds)
+        return Clustering(
+            updates, components, counted, fitted, fitted.responsibilities, switch_round
+        )
+
+    def _draw(self, responsibilities: np.ndarray, round_number: int) -> tuple[int, ...]:
+        """R(i) = m with probability pi_i[m], for every client i."""
+        seed = randomness.stream_seed(
+            randomness.run_key(self.seed), randomness.Purpose.ASSIGNMENT, round=round_number
+        )
+        generator = np.random.default_rng([word % 2**32 for word in seed])
+        # Clients whose uniform number lies below the first m cumulated posteriors get cluster m.
+        uniform = generator.random((len(responsibilities), 1))
+        cumulated = np.cumsum(responsibilities, axis=1)
+        return tuple(int(m) for m in (uniform * cumulated[:, -1:] >= cumulated).sum(axis=1))

@@ -1,0 +1,150 @@
+"""One federated round, as a TFF iterative process: local training, then an average per cluster.
+
+Implements the client and server steps at the end of the paper's Algorithm 1; which client trains
+which model is the algorithm's choice, and arrives as data. Only what `local_update` returns leaves
+a client.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from rdpcfl_tff.federated import client_data
+from rdpcfl_tff.privacy import dp_sgd
+
+# What the server sends to one client for one round; all of it public.
+TASK_TYPE = tff.StructWithPythonType(
+    [
+        ("silo", tff.TensorType(np.str_)),
+        ("model", tff.TensorType(np.int32)),
+        ("records", tff.TensorType(np.int32)),
+        ("batch_size", tff.TensorType(np.int32)),
+        ("steps", tff.TensorType(np.int32)),
+        ("learning_rate", tff.TensorType(np.float32)),
+        ("clip_norm", tff.TensorType(np.float32)),
+        ("noise_multiplier", tff.TensorType(np.float32)),
+        ("seed", tff.TensorType(np.int32, [2])),
+    ],
+    collections.OrderedDict,
+)
+
+
+def client_task(silo: str, model: int, local_task: dp_sgd.LocalTask) -> collections.OrderedDict:
+    """The task of one client: its silo's folder, the row of the model it trains, and how."""
+    return collections.OrderedDict(silo=silo, model=model, **local_task._asdict())
+
+
+def build_round(
+    num_models: int,
+    records: client_data.RecordFormat,
+    engine: dp_sgd.Engine,
+    private: bool,
+) -> tff.templates.IterativeProcess:
+    """The iterative process whose state is the cluster models, float32 [M, p].
+
+    `initialize()` gives all of them the model's initial parameters, the paper's theta_init.
+    `next(models, tasks)` gives the models after one round: model m has moved by the plain average
+    of the updates of the clients that trained it; a model that nobody trained stays as it is.
+    """
+    shape = (num_models, engine.model.num_parameters)
+    models_type = tff.TensorType(np.float32, shape)
+    local_update = _local_update(models_type, records, engine, private)
+
+    @tff.tensorflow.computation
+    def initialise():
+        return tf.broadcast_to(tf.constant(engine.model.initial_parameters), shape)
+
+    @tff.tensorflow.computation
+    def nothing_yet():
+        return collections.OrderedDict(
+            update_sums=tf.zeros(shape), clients=tf.zeros(num_models, tf.int32)
+        )
+
+    sums_type = nothing_yet.type_signature.result
+
+    @tff.tensorflow.computation(sums_type, local_update.type_signature.result)
+    def add_client(sums, report):
+        row = tf.reshape(report["model"], (1, 1))
+        return collections.OrderedDict(
+            update_sums=tf.tensor_scatter_nd_add(
+                sums["update_sums"], row, report["update"][tf.newaxis]
+            ),
+            clients=tf.tensor_scatter_nd_add(sums["clients"], row, [1]),
+        )
+
+    @tff.tensorflow.computation(sums_type, sums_type)
+    def add_sums(one, other):
+        return tf.nest.map_structure(tf.add, one, other)
+
+    @tff.tensorflow.computation(sums_type)
+    def averages(sums):
+        clients = tf.cast(sums["clients"], tf.float32)[:, tf.newaxis]
+        return tf.math.divide_no_nan(sums["update_sums"], clients)
+
+    @tff.tensorflow.computation(models_type, models_type)
+    def move(models, average_updates):
+        return models + average_updates
+
+    @tff.federated_computation
+    def initialise_server():
+        return tff.federated_eval(initialise, tff.SERVER)
+
+    @tff.federated_computation(
+        tff.FederatedType(models_type, tff.SERVER), tff.FederatedType(TASK_TYPE, tff.CLIENTS)
+    )
+    def next_round(models, tasks):
+        reports = tff.federated_map(local_update, (tff.federated_broadcast(models), tasks))
+        average_updates = tff.federated_aggregate(
+            reports, nothing_yet(), add_client, add_sums, averages
+        )
+        return tff.federated_map(move, (models, average_updates))
+
+    return tff.templates.IterativeProcess(initialise_server, next_round)
+
+
+def build_updates(
+    records: client_data.RecordFormat, engine: dp_sgd.Engine, private: bool
+) -> tff.Computation:
+    """A computation `(one model [1, p], tasks) -> every client's update`: R-DPCFL's first round."""
+    models_type = tff.TensorType(np.float32, (1, engine.model.num_parameters))
+    local_update = _local_update(models_type, records, engine, private)
+
+    @tff.tensorflow.computation(local_update.type_signature.result)
+    def update_of(report):
+        return report["update"]
+
+    @tff.federated_computation(
+        tff.FederatedType(models_type, tff.SERVER), tff.FederatedType(TASK_TYPE, tff.CLIENTS)
+    )
+    def updates(models, tasks):
+        reports = tff.federated_map(local_update, (tff.federated_broadcast(models), tasks))
+        return tff.federated_map(update_of, reports)
+
+    return updates
+
+
+def _local_update(
+    models_type: tff.TensorType,
+    records: client_data.RecordFormat,
+    engine: dp_sgd.Engine,
+    private: bool,
+) -> tff.Computation:
+    """The client's side: read the own silo, train the named model, report the (noised) update."""
+
+    @tff.tensorflow.computation(models_type, TASK_TYPE)
+    def local_update(models, task):
+        images, labels = records.read(task["silo"], "train")
+        update = dp_sgd.train(
+            engine,
+            tf.gather(models, task["model"]),
+            images,
+            labels,
+            dp_sgd.LocalTask(**{name: task[name] for name in dp_sgd.LocalTask._fields}),
+            records.scale,
+            private,
+        )
+        return collections.OrderedDict(model=task["model"], update=update)
+
+    return local_update
