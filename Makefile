@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.installed
-RUN    ?= --dataset=mnist --preset=quick
+RUN    ?= --dataset=mnist --eps=3 --preset=quick
 
 .PHONY: help run test test-all lint bazel-test doctor bench lock clean
 
@@ -21,7 +21,7 @@ $(READY): requirements.txt
 	@touch $@
 
 run: $(READY)    ## the main job: RUN="--dataset=... --eps=..." changes it
-	$(PY) -m experiments.main $(RUN)
+	$(PY) -m experiments.main $(RUN) --fallback_dataset=digits
 
 test: $(READY)   ## the tests that need no network and minutes at most
 	$(PY) -m pytest -m "not network and not statistical"

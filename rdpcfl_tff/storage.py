@@ -1,7 +1,7 @@
 """Writing to disk so that an interruption or a full disk leaves nothing half-written.
 
-Not part of the paper: what the cache of data sets and the silo store have in common.
-It moves bytes and looks into none of them, so nothing here is private.
+Not part of the paper: the cache of data sets, the silo store and the results folder share it. It
+moves bytes and looks into none of them, so nothing here is private.
 """
 
 import contextlib

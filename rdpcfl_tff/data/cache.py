@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rdpcfl_tff.data import storage
+from rdpcfl_tff import storage
 from rdpcfl_tff.data.dataset import Arrays, BadData, PublishedSet
 
 WAY_OUT = "free space there, or choose another folder with --cache_dir"

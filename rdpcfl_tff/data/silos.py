@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rdpcfl_tff.data import shifts, storage
+from rdpcfl_tff import storage
+from rdpcfl_tff.data import shifts
 from rdpcfl_tff.data.dataset import Dataset, sha256
 from rdpcfl_tff.errors import UserError
 

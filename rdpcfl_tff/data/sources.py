@@ -8,13 +8,19 @@ import contextlib
 import logging
 from pathlib import Path
 
-from rdpcfl_tff.data import cache, digits, folder, mirrors, storage, tfds_source
+from rdpcfl_tff import storage
+from rdpcfl_tff.data import cache, digits, folder, mirrors, tfds_source
 from rdpcfl_tff.data.dataset import PUBLISHED, Arrays, BadData, Dataset, PublishedSet
 from rdpcfl_tff.errors import UserError
 
-__all__ = ["DATASETS", "Dataset", "describe_sources", "load"]
+__all__ = ["DATASETS", "Dataset", "NoSourceError", "describe_sources", "load"]
 
 DATASETS: tuple[str, ...] = (*PUBLISHED, "digits")
+
+
+class NoSourceError(UserError):
+    """No source has the data set: neither the user's files, nor the cache, nor any network."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -23,8 +29,8 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
     """The data set `name`, verified; downloaded once and then kept in `cache_dir`.
 
     Raises:
-        UserError: no such set, a damaged or wrong file under `data_dir`, no source that works,
-            or a cache that cannot be written.
+        UserError: no such set, a damaged or wrong file under `data_dir`, no source that works
+            (`NoSourceError`), or a cache that cannot be written.
     """
     _check_name(name)
     if name == "digits":
@@ -125,7 +131,7 @@ def _fetch(published: PublishedSet, tried: list[str]) -> tuple[Arrays, str]:
         else:
             _log.info("%s: verified, from %s", published.name, source)
             return arrays, source
-    raise UserError(
+    raise NoSourceError(
         f"--dataset={published.name}: no source has it. Tried: {'; '.join(tried)}. "
         "Ways out: put the published files under --data_dir; or prepare the set with TFDS "
         f"on a machine with internet and copy it to {tfds_source.folder()}; or allow this machine "
