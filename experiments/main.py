@@ -20,7 +20,8 @@ _ALGORITHM = flags.DEFINE_enum(
     "algorithm",
     "rdpcfl",
     configs.ALGORITHMS,
-    "rdpcfl: the paper's algorithm; odpcfl: the oracle that knows the true clusters.",
+    "rdpcfl: the paper's algorithm; ifca, mr_mtl, local, global: its baselines; odpcfl: the "
+    "oracle that knows the true clusters.",
 )
 _DATASET = flags.DEFINE_enum("dataset", "mnist", sources.DATASETS, "The data set.")
 _FALLBACK = flags.DEFINE_enum(
@@ -91,6 +92,9 @@ _OVERRIDES = {
         ["fast", "tf_privacy"],
         "fast: our clipping; tf_privacy: TF Privacy's optimizer, the same result, much slower.",
     ),
+    "mr_mtl_lambda": flags.DEFINE_float(
+        "mr_mtl_lambda", None, "The strength of MR-MTL's pull to the mean of all models."
+    ),
     "learning_rate": flags.DEFINE_float("lr", None, "eta, the clients' learning rate."),
     "clip_norm": flags.DEFINE_float("clip", None, "c, the L2 norm that gradients are clipped to."),
     "eval_every": flags.DEFINE_integer(
@@ -111,7 +115,7 @@ def run_config(dataset: str) -> configs.RunConfig:
         delta=_DELTA.value,
         seed=_SEED.value,
         noise_seed=_NOISE_SEED.value,
-        **(presets.settings(_PRESET.value, dataset, _SHIFT.value) | given),
+        **(presets.settings(_PRESET.value, _ALGORITHM.value, dataset, _SHIFT.value) | given),
     )
 
 
@@ -161,6 +165,8 @@ def _print_summary(summary: dict, output_dir: pathlib.Path) -> None:
         f"{summary['algorithm']} on {summary['dataset']}, {summary['rounds']} rounds, {privacy}\n"
         f"test accuracy: mean {accuracy['mean']:.4f}, worst client {accuracy['worst']:.4f}, "
         f"minority cluster {accuracy['minority']:.4f}\n"
+        f"models: {summary['models_in_use']} of {summary['models']} in use; "
+        f"clients in a wrong cluster: {summary['simulation_partition']['misplaced_clients']}\n"
         f"results: {output_dir}"
     )
 

@@ -9,7 +9,7 @@ import math
 
 from rdpcfl_tff.errors import UserError
 
-ALGORITHMS = ("rdpcfl", "odpcfl")
+ALGORITHMS = ("rdpcfl", "ifca", "mr_mtl", "local", "global", "odpcfl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,11 @@ class RunConfig:
         first_batch_size: b1, R-DPCFL's batch size in round 1; None for a full batch.
         learning_rate: eta.
         clip_norm: c.
-        num_clusters: M; None lets R-DPCFL search it.
+        num_clusters: M; None lets R-DPCFL search it, and gives IFCA the true number.
         mixture: "default", or "paper" for the mixture as the authors' code fits it.
         eps_select_ratio: The epsilon of one private selection, as a part of `epsilon`.
         selection_ratio: The part of all rounds that begin with a private selection.
+        mr_mtl_lambda: The strength of MR-MTL's pull to the mean.
         dp_engine: "fast", or "tf_privacy" for clipping by TF Privacy's vectorised optimizer.
         seed: Decides the split, the initial weights, and the noise unless `noise_seed` is "os".
         noise_seed: "seed", or "os" for sampling and noise that nobody can repeat.
@@ -59,6 +60,7 @@ class RunConfig:
     mixture: str = "default"
     eps_select_ratio: float = 0.03
     selection_ratio: float = 0.1
+    mr_mtl_lambda: float = 1.0
     dp_engine: str = "fast"
     seed: int = 0
     noise_seed: str = "seed"
@@ -99,6 +101,8 @@ class RunConfig:
             )
         if self.dp_engine not in ("fast", "tf_privacy"):
             raise UserError(f"--dp_engine={self.dp_engine}: must be fast or tf_privacy")
+        if not (self.mr_mtl_lambda >= 0 and math.isfinite(self.mr_mtl_lambda)):
+            raise UserError(f"--mr_mtl_lambda={self.mr_mtl_lambda:g}: must be 0 or larger")
         if self.mixture not in ("default", "paper"):
             raise UserError(f"--mixture={self.mixture}: must be default or paper")
         if not 0 < self.eps_select_ratio < 1:

@@ -57,6 +57,39 @@ class State:
     clustering: Clustering | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+    """What the local training of all rounds has in common.
+
+    Attributes:
+        rounds: E.
+        local_epochs: K.
+        batch_size: b.
+    """
+
+    rounds: int
+    local_epochs: int
+    batch_size: int
+
+    def schedule(
+        self,
+        records: int,
+        first_batch_size: int | None = None,
+        selections: int = 0,
+        epsilon_select: float = 0.0,
+    ) -> Schedule:
+        """What a client with so many train records does in all rounds; this is accounted."""
+        return Schedule(
+            records=records,
+            rounds=self.rounds,
+            batch_size=self.batch_size,
+            first_batch_size=first_batch_size or self.batch_size,
+            local_epochs=self.local_epochs,
+            selections=selections,
+            epsilon_select=epsilon_select,
+        )
+
+
 class Algorithm(Protocol):
     """One of the paper's algorithms."""
 
@@ -71,3 +104,13 @@ class Algorithm(Protocol):
     def next_round(self, state: State, federation: Federation) -> State:
         """The state after one more round; the same state always gives the same next one."""
         ...
+
+
+def train_fixed_clusters(state: State, federation: Federation) -> State:
+    """One more round in which every client trains the model that it has."""
+    round_number = state.round_number + 1
+    return dataclasses.replace(
+        state,
+        round_number=round_number,
+        models=federation.train(state.models, state.assignment, round_number),
+    )

@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from rdpcfl_tff.algorithms.base import Clustering, State
+from rdpcfl_tff.algorithms.base import Clustering, LocalTraining, State, train_fixed_clusters
 from rdpcfl_tff.clustering import count, mixture
 from rdpcfl_tff.federated.federation import Federation
 from rdpcfl_tff.privacy import randomness
@@ -23,9 +23,7 @@ class RDPCFL:
     """The algorithm's own settings.
 
     Attributes:
-        rounds: E.
-        local_epochs: K.
-        batch_size: b, from round 2 on.
+        training: The local training from round 2 on.
         first_batch_size: b1, in round 1; None for a full batch.
         num_clusters: M; None searches it among `candidates`.
         candidates: Where M is searched.
@@ -35,9 +33,7 @@ class RDPCFL:
         seed: Of the server's own draws.
     """
 
-    rounds: int
-    local_epochs: int
-    batch_size: int
+    training: LocalTraining
     first_batch_size: int | None
     num_clusters: int | None
     candidates: tuple[int, ...]
@@ -48,12 +44,9 @@ class RDPCFL:
 
     def schedule(self, records: int) -> Schedule:
         """A full first batch, small batches after it, and the selections."""
-        return Schedule(
-            records=records,
-            rounds=self.rounds,
-            batch_size=self.batch_size,
+        return self.training.schedule(
+            records,
             first_batch_size=self.first_batch_size or records,
-            local_epochs=self.local_epochs,
             selections=self.selection_rounds,
             epsilon_select=self.epsilon_select,
         )
@@ -88,14 +81,10 @@ class RDPCFL:
             selections += 1
         else:
             stage = "fixed clusters"
-        return dataclasses.replace(
-            state,
-            round_number=round_number,
-            stage=stage,
-            models=federation.train(state.models, assignment, round_number),
-            assignment=assignment,
-            selections=selections,
+        state = dataclasses.replace(
+            state, stage=stage, assignment=assignment, selections=selections
         )
+        return train_fixed_clusters(state, federation)
 
     def cluster(self, updates: np.ndarray) -> Clustering:
         """The number of clusters, the mixture, and the round to trust it until."""
@@ -109,14 +98,14 @@ class RDPCFL:
                 num_clusters = 1
         if num_clusters == 1:
             certain = np.ones((len(updates), 1))
-            return Clustering(updates, components, counted, None, certain, self.rounds)
+            return Clustering(updates, components, counted, None, certain, self.training.rounds)
         if paper:
             fitted = mixture.paper_mixture(components, num_clusters, self.seed)
             uncertainty = fitted.mpo
         else:
             fitted = mixture.default_mixture(components, num_clusters)
             uncertainty = counted.uncertainty(fitted.mpo)
-        switch_round = mixture.switch_round(uncertainty, self.rounds)
+        switch_round = mixture.switch_round(uncertainty, self.training.rounds)
         return Clustering(
             updates, components, counted, fitted, fitted.responsibilities, switch_round
         )

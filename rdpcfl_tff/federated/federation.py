@@ -4,6 +4,7 @@ Binds the TFF computations to the silos and to the privacy plan, so that an algo
 trains which model. What a method returns is what the server sees, unless it says otherwise.
 """
 
+import collections
 import functools
 import tempfile
 import time
@@ -60,6 +61,19 @@ class Federation:
     def train(self, models: np.ndarray, assignment: Sequence[int], round_number: int) -> np.ndarray:
         """The models [M, p] after one round in which client i trains model `assignment[i]`."""
         return self._round(len(models)).next(models, self._tasks(assignment, round_number))
+
+    def train_personal(
+        self, models: np.ndarray, anchor: np.ndarray, pull: float, round_number: int
+    ) -> np.ndarray:
+        """The models [n, p] after client i has trained model i, pulled towards the anchor [p]."""
+        tasks = [
+            rounds.personal_task(model, task)
+            for model, task in zip(
+                models, self._tasks([0] * self.num_clients, round_number), strict=True
+            )
+        ]
+        server = collections.OrderedDict(anchor=anchor, pull=pull)
+        return np.stack(self._personal_round()(server, tasks))
 
     def updates(self, model: np.ndarray, round_number: int) -> np.ndarray:
         """Every client's noised update [n, p] after training the same model [p]."""
@@ -128,6 +142,10 @@ class Federation:
     @functools.cache  # noqa: B019 (a federation lives as long as its run)
     def _round(self, num_models: int):
         return rounds.build_round(num_models, self.records, self.engine, self.plan.private)
+
+    @functools.cache  # noqa: B019
+    def _personal_round(self):
+        return rounds.build_personal_round(self.records, self.engine, self.plan.private)
 
     @functools.cache  # noqa: B019
     def _updates(self):

@@ -125,6 +125,56 @@ def build_updates(
     return updates
 
 
+def personal_task(model: np.ndarray, task: collections.OrderedDict) -> collections.OrderedDict:
+    """The task of a client that keeps a model of its own; the task's row of models is not used."""
+    return collections.OrderedDict(own_model=model, task=task)
+
+
+def build_personal_round(
+    records: client_data.RecordFormat, engine: dp_sgd.Engine, private: bool
+) -> tff.Computation:
+    """A computation `(anchor and pull, personal tasks) -> every client's own model afterwards`.
+
+    The models go from client to client's next round through the caller: MR-MTL's server sees them
+    noised, and `Local`'s stay at the client.
+    """
+    vector_type = tff.TensorType(np.float32, (engine.model.num_parameters,))
+    server_type = tff.StructWithPythonType(
+        [("anchor", vector_type), ("pull", tff.TensorType(np.float32))], collections.OrderedDict
+    )
+    personal_type = tff.StructWithPythonType(
+        [("own_model", vector_type), ("task", TASK_TYPE)], collections.OrderedDict
+    )
+
+    @tff.tensorflow.computation(server_type, personal_type)
+    def train_own_model(server, personal):
+        task = personal["task"]
+        images, labels = records.read(task["silo"], "train")
+        update = dp_sgd.train(
+            engine,
+            personal["own_model"],
+            images,
+            labels,
+            _local_task(task),
+            records.scale,
+            private,
+            pull=lambda theta: server["pull"] * (theta - server["anchor"]),
+        )
+        return personal["own_model"] + update
+
+    @tff.federated_computation(
+        tff.FederatedType(server_type, tff.SERVER), tff.FederatedType(personal_type, tff.CLIENTS)
+    )
+    def personal_round(server, personals):
+        return tff.federated_map(train_own_model, (tff.federated_broadcast(server), personals))
+
+    return personal_round
+
+
+def _local_task(task: collections.OrderedDict) -> dp_sgd.LocalTask:
+    return dp_sgd.LocalTask(**{name: task[name] for name in dp_sgd.LocalTask._fields})
+
+
 def _local_update(
     models_type: tff.TensorType,
     records: client_data.RecordFormat,
@@ -141,7 +191,7 @@ def _local_update(
             tf.gather(models, task["model"]),
             images,
             labels,
-            dp_sgd.LocalTask(**{name: task[name] for name in dp_sgd.LocalTask._fields}),
+            _local_task(task),
             records.scale,
             private,
         )

@@ -49,6 +49,7 @@ def train(
     task: LocalTask,
     normalisation: Callable[[tf.Tensor], tf.Tensor],
     private: bool,
+    pull: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Train on one client's records and return the update, final minus initial parameters.
 
@@ -60,6 +61,8 @@ def train(
       task: the round's public numbers.
       normalisation: maps uint8 images to the model's float32 inputs.
       private: False trains without clipping and noise, on the same batches.
+      pull: a gradient that depends on the parameters and on no record, such as that of a
+        regulariser. It joins after the noise, as post-processing, and costs no privacy.
     """
     if not private:
         engine = UnclippedEngine(engine.model)
@@ -98,7 +101,10 @@ def train(
         batch = poisson_batch(tf.shape(images)[0], task.records, task.batch_size, sampling_seed)
         # Dividing by the public b: the size of the batch that was drawn is private.
         total = batch_sum(noise, theta, batch)
-        return step + 1, theta - (task.learning_rate / expected_batch) * total
+        moved = theta - (task.learning_rate / expected_batch) * total
+        if pull is not None:
+            moved -= task.learning_rate * pull(theta)
+        return step + 1, moved
 
     _, trained = tf.while_loop(
         lambda step, _: step < task.steps,

@@ -19,6 +19,7 @@ _KEY_BYTES = 32
 class Purpose(enum.Enum):
     """What a stream of random numbers is for."""
 
+    INITIAL_MODEL = "initial model"
     SAMPLING_AND_NOISE = "local training"
     SELECTION = "selection"
     ASSIGNMENT = "assignment draw"

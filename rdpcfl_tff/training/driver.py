@@ -14,7 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 import tqdm
 
-from rdpcfl_tff.algorithms.base import Algorithm, State
+from rdpcfl_tff.algorithms.base import Algorithm, LocalTraining, State
+from rdpcfl_tff.algorithms.global_model import Global
+from rdpcfl_tff.algorithms.ifca import IFCA
+from rdpcfl_tff.algorithms.local import Local
+from rdpcfl_tff.algorithms.mr_mtl import MRMTL
 from rdpcfl_tff.algorithms.odpcfl import ODPCFL
 from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
 from rdpcfl_tff.clustering.matching import match_partition
@@ -91,20 +95,47 @@ def run(
 
 
 def _algorithm(config: RunConfig, store: SiloStore) -> Algorithm:
-    if config.algorithm == "rdpcfl":
-        return RDPCFL(
-            rounds=config.rounds,
-            local_epochs=config.local_epochs,
-            batch_size=config.batch_size,
-            first_batch_size=config.first_batch_size,
-            num_clusters=config.num_clusters,
-            candidates=_candidates(config, store.num_clients),
-            mixture_mode=config.mixture,
-            selection_rounds=config.selection_rounds,
-            epsilon_select=config.epsilon_select,
-            seed=config.seed,
-        )
-    return ODPCFL(store.true_clusters, config.rounds, config.local_epochs, config.batch_size)
+    training = LocalTraining(config.rounds, config.local_epochs, config.batch_size)
+    match config.algorithm:
+        case "rdpcfl":
+            return RDPCFL(
+                training=training,
+                first_batch_size=config.first_batch_size,
+                num_clusters=config.num_clusters,
+                candidates=_candidates(config, store.num_clients),
+                mixture_mode=config.mixture,
+                selection_rounds=config.selection_rounds,
+                epsilon_select=config.epsilon_select,
+                seed=config.seed,
+            )
+        case "ifca":
+            num_models = config.num_clusters or len(config.cluster_sizes)
+            models = [_model(config, store, index) for index in range(num_models)]
+            return IFCA(
+                training=training,
+                initial_models=np.stack([model.initial_parameters for model in models]),
+                selection_rounds=config.selection_rounds,
+                epsilon_select=config.epsilon_select,
+            )
+        case "mr_mtl":
+            return MRMTL(training, config.mr_mtl_lambda)
+        case "local":
+            return Local(training)
+        case "global":
+            return Global(training)
+        case "odpcfl":
+            return ODPCFL(training, store.true_clusters)
+        case unknown:
+            raise ValueError(unknown)
+
+
+def _model(config: RunConfig, store: SiloStore, index: int = 0) -> FunctionalModel:
+    """The model with its initial weights; IFCA starts from several."""
+    words = randomness.stream_seed(
+        randomness.run_key(config.seed), randomness.Purpose.INITIAL_MODEL, client=index
+    )
+    seed = words[0] % 2**32
+    return FunctionalModel(build_model(config.model, store.image_shape, store.num_classes, seed))
 
 
 def _candidates(config: RunConfig, num_clients: int) -> tuple[int, ...]:
@@ -128,14 +159,11 @@ def _client_key(config: RunConfig, records: RunRecords) -> bytes:
 def _federation(
     config: RunConfig, store: SiloStore, plan: PrivacyPlan, client_key: bytes
 ) -> Federation:
-    model = FunctionalModel(
-        build_model(config.model, store.image_shape, store.num_classes, config.seed)
-    )
     build_engine = {"fast": clipping.fast_engine, "tf_privacy": TFPrivacyEngine}[config.dp_engine]
     return Federation(
         silos=store.client_directories,
         records=RecordFormat.of(store),
-        engine=build_engine(model),
+        engine=build_engine(_model(config, store)),
         plan=plan,
         learning_rate=config.learning_rate,
         clip_norm=config.clip_norm,
@@ -223,6 +251,7 @@ def _summary(
             plan.epsilon_spent(state.round_number, state.selections) if plan.private else None
         ),
         "models": len(state.models),
+        "models_in_use": len(set(state.assignment)),
         "simulation_test_accuracy": _accuracy_summary(store, test_accuracies),
         "simulation_partition": {
             "exact": found.exact,

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from rdpcfl_tff.algorithms.base import LocalTraining
 from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
 from rdpcfl_tff.clustering.matching import match_partition
 from rdpcfl_tff.clustering.mixture import switch_round
@@ -21,9 +22,7 @@ ROUNDS = 20
 
 def algorithm(**changes):
     settings = {
-        "rounds": ROUNDS,
-        "local_epochs": 1,
-        "batch_size": 32,
+        "training": LocalTraining(ROUNDS, local_epochs=1, batch_size=32),
         "first_batch_size": None,
         "num_clusters": None,
         "candidates": (2, 3, 4),
