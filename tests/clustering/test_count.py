@@ -5,7 +5,7 @@ from rdpcfl_tff.clustering import count
 from rdpcfl_tff.clustering.count import Candidate, ClusterCount, count_clusters, null_mss
 from rdpcfl_tff.clustering.mixture import default_mixture, paper_mixture, principal_components
 from rdpcfl_tff.errors import UserError
-from tests.clustering.test_mixture import clustered_updates
+from tests.clustering.example_updates import clustered_updates
 
 
 @pytest.mark.parametrize("sizes", [(6, 6), (4, 4, 4), (2, 5, 5), (2, 3, 3, 4)])

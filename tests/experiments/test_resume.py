@@ -64,7 +64,7 @@ def unbroken(tmp_path_factory):
 
 def test_a_run_killed_in_each_stage_ends_as_the_unbroken_one(unbroken):
     stages = []
-    for last_round in (1, 3, 6):
+    for last_round in (1, 6):
         process = start(unbroken, "broken")
         # Killed as soon as the round is saved, in the middle of the next one.
         while not (unbroken / "broken" / f"checkpoint_{last_round:06d}.npz").exists():
@@ -74,7 +74,7 @@ def test_a_run_killed_in_each_stage_ends_as_the_unbroken_one(unbroken):
         process.communicate()
         lines = (unbroken / "broken" / "metrics.csv").read_text().splitlines()
         stages.append(lines[-1].split(",")[1])
-    assert len(set(stages)) == 3, "each kill should meet another stage"
+    assert len(set(stages)) == 2, "each kill should meet another stage"
     assert "going on after round" in finish(unbroken, "broken")
     assert_same_results(unbroken / "unbroken", unbroken / "broken")
 
