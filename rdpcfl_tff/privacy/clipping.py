@@ -11,7 +11,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from rdpcfl_tff.models.functional import FunctionalModel, losses
-from rdpcfl_tff.privacy.per_example import RULES, example_gradients
+from rdpcfl_tff.privacy.per_example import RULES, ExampleGradients, example_gradients
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class Engine(Protocol):
     ) -> tf.Tensor:
         """The sum over examples of weight * clipped gradient: float32[p].
 
-        Weights are 1, or 0 for an example that only fills up the batch.
+        Weights are 1, or 0 for an example that only fills up the batch. An example whose gradient
+        overflows counts as 0.
         """
         ...
 
@@ -87,13 +88,39 @@ class FastEngine:
             loss = tf.reduce_sum(losses(logits, labels))
         output_gradients = tape.gradient(loss, [output for _, _, output in parametrised])
 
-        gradients = {
-            instruction.parameters[0]: example_gradients(instruction.operation, arguments[0], dy)
-            for (instruction, arguments, _), dy in zip(parametrised, output_gradients, strict=True)
-        }
+        def example_gradients_without(dropped: tf.Tensor | None) -> dict[int, ExampleGradients]:
+            return {
+                instruction.parameters[0]: example_gradients(
+                    instruction.operation, _blank(arguments[0], dropped), _blank(dy, dropped)
+                )
+                for (instruction, arguments, _), dy in zip(
+                    parametrised, output_gradients, strict=True
+                )
+            }
+
+        def weighted_sum(gradients: dict[int, ExampleGradients], factors: tf.Tensor) -> tf.Tensor:
+            return self.model.flatten(
+                [gradients[index].weighted_sum(factors) for index in sorted(gradients)]
+            )
+
+        gradients = example_gradients_without(dropped=None)
         squared_norms = tf.add_n([g.squared_norms for g in gradients.values()])
         factors = weights * clip_factors(squared_norms, clip_norm)
-        return self.model.flatten([gradients[i].weighted_sum(factors) for i in sorted(gradients)])
+        overflown = tf.logical_not(tf.math.is_finite(squared_norms))
+        # Zero times infinity is no number: what overflowed must not be there, not even weighted 0.
+        return tf.cond(
+            tf.reduce_any(overflown),
+            lambda: weighted_sum(example_gradients_without(overflown), factors),
+            lambda: weighted_sum(gradients, factors),
+        )
+
+
+def _blank(values: tf.Tensor, dropped: tf.Tensor | None) -> tf.Tensor:
+    """The values with zeros for the dropped examples."""
+    if dropped is None:
+        return values
+    dropped = tf.reshape(dropped, [-1] + [1] * (values.shape.rank - 1))
+    return tf.where(dropped, tf.zeros_like(values), values)
 
 
 class VectorizedMapEngine:
@@ -120,15 +147,21 @@ class VectorizedMapEngine:
                 logits = self.model.logits_from_weights(theta, image[tf.newaxis])
                 loss = tf.reduce_sum(losses(logits, label[tf.newaxis]))
             gradient = self.model.flatten(tape.gradient(loss, theta))
-            return gradient * clip_factors(tf.reduce_sum(gradient**2), clip_norm)
+            squared_norm = tf.reduce_sum(gradient**2)
+            clipped = gradient * clip_factors(squared_norm, clip_norm)
+            return tf.where(tf.math.is_finite(squared_norm), clipped, tf.zeros_like(clipped))
 
         gradients = tf.vectorized_map(clipped_gradient, (inputs, labels))
         return tf.linalg.matvec(gradients, weights, transpose_a=True)
 
 
 def clip_factors(squared_norms: tf.Tensor, clip_norm: tf.Tensor) -> tf.Tensor:
-    """min(1, clip_norm / norm) for each example."""
-    return clip_norm / tf.maximum(tf.sqrt(squared_norms), clip_norm)
+    """min(1, clip_norm / norm) for each example; 0 for one whose gradient has overflowed.
+
+    Such an example would make the whole sum infinite or no number, which no noise can hide.
+    """
+    factors = clip_norm / tf.maximum(tf.sqrt(squared_norms), clip_norm)
+    return tf.where(tf.math.is_finite(squared_norms), factors, tf.zeros_like(factors))
 
 
 def fast_engine(model: FunctionalModel) -> Engine:

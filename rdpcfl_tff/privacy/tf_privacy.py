@@ -20,7 +20,8 @@ class TFPrivacyEngine:
     """Clipping by the gradient step of TF Privacy's `VectorizedDPKerasSGDOptimizer`.
 
     The optimizer's own noise is switched off: it is drawn from TensorFlow's global state, which no
-    seed controls inside TFF. `dp_sgd.train` adds the noise for all engines.
+    seed controls inside TFF. `dp_sgd.train` adds the noise for all engines. A gradient that
+    overflows makes the sum no number, which noise cannot hide: to compare with, not to deploy.
     """
 
     def __init__(self, model: FunctionalModel):

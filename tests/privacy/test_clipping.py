@@ -149,3 +149,21 @@ def test_an_example_with_no_gradient_adds_nothing():
     engine = FastEngine(FunctionalModel(model))
     actual = gradient_sum(engine, inputs, labels, np.ones(2), clip_norm=0.5)
     assert np.linalg.norm(actual) == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("poison", [1e30, np.inf, np.nan])
+@pytest.mark.parametrize("engine_class", [FastEngine, VectorizedMapEngine])
+@pytest.mark.parametrize("build", [*SUPPORTED, cnn])
+def test_no_example_whatever_it_holds_moves_the_sum_by_more_than_the_clip_norm(
+    build, engine_class, poison
+):
+    model = build()
+    inputs, labels = random_batch(model, EXAMPLES)
+    engine = engine_class(FunctionalModel(model))
+    without = gradient_sum(engine, inputs, labels, [0, 1, 1, 0, 1, 1], clip_norm=0.1)
+    inputs[[0, 3]] = poison
+    poisoned = gradient_sum(engine, inputs, labels, [1] * EXAMPLES, clip_norm=0.1)
+    moved = np.linalg.norm(poisoned - without)
+    assert moved <= 2 * 0.1 * (1 + 1e-5)
+    if np.isnan(poison):
+        assert moved <= 1e-6, "what is no number counts as nothing"
