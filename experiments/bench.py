@@ -1,4 +1,4 @@
-"""Measures speed and memory: `python -m experiments.bench round`, `dp_sgd` or `memory`.
+"""Measures speed and memory: `python -m experiments.bench round`, `dp_sgd` and more.
 
 Each benchmark runs everything it compares in one go, and prints a table.
 """
@@ -16,10 +16,15 @@ _DATASET = flags.DEFINE_enum(
     "dataset", "mnist", sources.DATASETS, "round: the data set of the clients."
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "round: as for experiments.main.")
-_STEPS = flags.DEFINE_integer("steps", 250, "round: steps of a client in the round that is timed.")
-_ROUNDS = flags.DEFINE_integer("rounds", 50, "round: rounds over which the memory is watched.")
+_STEPS = flags.DEFINE_integer(
+    "steps", 250, "round, personal: steps of a client in the round that is timed."
+)
+_ROUNDS = flags.DEFINE_integer(
+    "rounds", 50, "round: rounds over which the memory is watched; may be 0."
+)
 
-_MODELS = flags.DEFINE_list("models", ["cnn", "resnet18"], "dp_sgd: the models.")
+_MODEL = flags.DEFINE_enum("model", "cnn", ["cnn", "resnet18"], "round: the model.")
+_MODELS = flags.DEFINE_list("models", ["cnn", "resnet18"], "dp_sgd, personal: the models.")
 _THREADINGS = flags.DEFINE_list(
     "threadings", ["two_clients", "two_threads"], "dp_sgd: clients at once, threads of each."
 )
@@ -32,6 +37,8 @@ _PEER_PYTHON = flags.DEFINE_string(
     ".venv-bench/bin/python",
     "dp_sgd: the interpreter that has requirements-bench.txt.",
 )
+_CLIENTS = flags.DEFINE_list("clients", ["21", "100", "500"], "workers: numbers of clients.")
+_WORKER_REPEATS = flags.DEFINE_integer("worker_repeats", 3, "workers: rounds of each kind.")
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "dp_sgd: where the results go (default: results/bench-dp_sgd-TIME)."
 )
@@ -42,7 +49,7 @@ def _round() -> None:
     dataset = sources.load(_DATASET.value, data_dir)
     from experiments.benchmarks import round_cost
 
-    round_cost.run(dataset, steps=_STEPS.value, memory_rounds=_ROUNDS.value)
+    round_cost.run(dataset, _MODEL.value, steps=_STEPS.value, memory_rounds=_ROUNDS.value)
 
 
 def _dp_sgd() -> None:
@@ -68,7 +75,27 @@ def _memory() -> None:
     full_batch_memory.run()
 
 
-BENCHMARKS = {"round": _round, "dp_sgd": _dp_sgd, "memory": _memory}
+def _personal() -> None:
+    from experiments.benchmarks import personal_models
+
+    for model in _MODELS.value:
+        personal_models.run(model, steps=_STEPS.value)
+
+
+def _workers() -> None:
+    clients = command_line.whole_numbers(_CLIENTS)
+    from experiments.benchmarks import worker_scaling
+
+    worker_scaling.run(clients, _WORKER_REPEATS.value)
+
+
+BENCHMARKS = {
+    "round": _round,
+    "dp_sgd": _dp_sgd,
+    "memory": _memory,
+    "personal": _personal,
+    "workers": _workers,
+}
 
 
 def main(arguments: list[str]) -> None:

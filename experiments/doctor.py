@@ -14,6 +14,7 @@ from absl import flags
 
 from experiments import command_line
 from rdpcfl_tff.data import sources
+from rdpcfl_tff.execution import ON_THIS_MACHINE
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "As for experiments.main.")
 _CACHE_DIR = flags.DEFINE_string("cache_dir", None, "As for experiments.main.")
@@ -63,10 +64,22 @@ def _locked_versions() -> dict[str, str]:
 def _hardware() -> list[str]:
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+    from rdpcfl_tff.federated import in_process
+
+    cores, gpus = len(os.sched_getaffinity(0)), in_process.gpus()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    print(f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB of memory, {len(gpus)} GPUs")
-    print("  clients train in the TFF worker, which this wheel of TFF has for the CPU only")
+    print(f"{cores} cores, {memory:.0f} GiB of memory, {len(gpus)} GPUs")
+    devices = in_process.with_devices(ON_THIS_MACHINE, "auto").client_devices
+    if devices:
+        at_once = in_process.clients_at_once(devices)
+        print(f"  clients train in the main process on {', '.join(devices)}, {at_once} at a time")
+    else:
+        print(f"  clients train in the TFF worker, on the CPU, {cores} at a time")
+    for gpu in gpus:
+        with tf.device(gpu):  # CUDA may work, and cuDNN not
+            tf.nn.conv2d(tf.ones((1, 8, 8, 1)), tf.ones((3, 3, 1, 1)), 1, "SAME").numpy()
+    if not gpus and pathlib.Path("/proc/driver/nvidia").exists():
+        print("  there is an NVIDIA GPU: pip install --no-deps -r requirements-gpu.txt")
     return []
 
 

@@ -1,4 +1,4 @@
-"""The one kind of error that a user of the command line can put right."""
+"""The errors that a user of the command line can put right."""
 
 
 class UserError(Exception):
@@ -6,3 +6,7 @@ class UserError(Exception):
 
     Entry points print the message as a single line, without a traceback.
     """
+
+
+class WorkerError(UserError):
+    """A TFF worker did not start, does not answer, or has died."""

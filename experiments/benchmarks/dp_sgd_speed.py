@@ -73,7 +73,7 @@ ENTRIES = (
 )
 PEER_MODULES = ("torch_contenders", "jax_contenders")
 # The table's ratios are to these two, so they always run.
-ALWAYS = ("ours", "sgd")
+ALWAYS = ("ours", "keras_sgd")
 
 
 @dataclasses.dataclass(frozen=True)

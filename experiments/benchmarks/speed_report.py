@@ -7,7 +7,7 @@ import re
 import pandas as pd
 from matplotlib.figure import Figure
 
-OURS, SGD = "ours", "SGD without privacy, our model code"
+OURS, SGD = "ours", "SGD without privacy, Keras"
 _COLOURS = {OURS: "#0072B2", SGD: "#999999"}
 _OTHER_COLOUR = "#E69F00"
 

@@ -7,20 +7,22 @@ is in here: what a client reads, and what leaves it, is decided by the computati
 
 import contextlib
 import dataclasses
-import logging
+import math
 import os
 import pathlib
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
-import grpc
+import psutil
 import tensorflow_federated as tff
 
-_LOG = logging.getLogger(__name__)
+from rdpcfl_tff.errors import WorkerError as WorkerError
+from rdpcfl_tff.federated.connection import Worker, WorkerLostError
+from rdpcfl_tff.federated.context import WorkersContext
 
 # The shell waits for the worker and ends with its exit code. Its standard input is a pipe that only
 # Python holds: when Python ends, however it ends (SIGKILL included), the pipe closes, `read`
@@ -36,28 +38,23 @@ kill "$guard" 2>/dev/null
 exit "$code"
 """
 
-_CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 2_000_000_000),
-    ("grpc.max_send_message_length", 2_000_000_000),
-    ("grpc.enable_http_proxy", 0),  # an http_proxy variable must not capture loopback traffic
-)
-
-
-class WorkerError(RuntimeError):
-    """The TFF worker did not start, does not answer, or has died."""
-
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """How the worker runs. One client per core is twice as fast as one client on all cores.
+    """How a worker on this machine runs. One client per core is twice as fast as one on all cores.
 
     Attributes:
         cores: Clients that train at the same time, with one thread each.
         start_seconds: How long the worker may take until it has answered its first call.
+        idle_seconds: A call hangs if the worker uses no second of the processor in so long. Slow
+            work still uses the processor, so a slow machine gives no false alarm.
+        retries: How often, in the whole run, a worker that died is started again.
     """
 
     cores: int = dataclasses.field(default_factory=lambda: len(os.sched_getaffinity(0)))
     start_seconds: float = 120.0
+    idle_seconds: float = 600.0
+    retries: int = 2
 
 
 def worker_binary() -> pathlib.Path:
@@ -73,56 +70,137 @@ def worker_environment(cores: int) -> dict[str, str]:
         "TF_NUM_INTEROP_THREADS": str(cores),
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "1",
+        # For sessions in this process; the worker would start threads for each computation.
+        "TF_OVERRIDE_GLOBAL_THREADPOOL": "0",
     }
 
 
-class Worker:
-    """A TFF worker process on this machine, and the log file that its output goes to."""
+class LocalWorker(Worker):
+    """A TFF worker process on this machine, and the log file that its output goes to.
 
-    def __init__(self, config: RuntimeConfig):
+    Args:
+        config: How it runs.
+        port: Where it listens; None for any free port, another one at each start.
+        directory: Where relative names of silos begin; None for Python's own.
+    """
+
+    watch_seconds = 1.0
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        port: int | None = None,
+        directory: pathlib.Path | None = None,
+    ):
         self._config = config
+        self._port = port
+        self._directory = directory
+        self._watchdog: subprocess.Popen | None = None
+        self.start_seconds = config.start_seconds
         self._log_file = tempfile.NamedTemporaryFile(prefix="tff_worker_", suffix=".log")  # noqa: SIM115
-        self.address = f"localhost:{_free_port()}"
+
+    def start(self) -> None:
+        """Starts the process, anew if need be, and waits until it answers."""
+        self._end_process()
+        port = self._port or free_port()
+        self.address = f"localhost:{port}"
         command = [
             str(worker_binary()),
-            f"--port={self.address.rpartition(':')[2]}",
-            f"--max_concurrent_computation_calls={config.cores}",
+            f"--port={port}",
+            f"--max_concurrent_computation_calls={self._config.cores}",
         ]
         self._watchdog = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHDOG, "watchdog", *command],
             stdin=subprocess.PIPE,
             stdout=self._log_file,
             stderr=self._log_file,
-            env=os.environ | worker_environment(config.cores),
+            cwd=self._directory,
+            env=os.environ | worker_environment(self._config.cores),
             # Ctrl-C reaches Python only; Python then decides when the worker goes.
             start_new_session=True,
         )
+        self._busy_at = time.monotonic()
+        self._busy_seconds = 0.0
+        self.connect()
+
+    def call(
+        self, computation: tff.Computation, argument: object, seconds: float = math.inf
+    ) -> Any:
+        """As `Worker.call`."""
+        self.check_alive()
+        self._busy_at = time.monotonic()
+        return super().call(computation, argument, seconds)
 
     def check_alive(self) -> None:
-        """Raises WorkerError, with the end of the worker's log, if the process has ended."""
+        """Raises WorkerLostError if the process has ended."""
+        assert self._watchdog is not None
         code = self._watchdog.poll()
         if code is not None:
-            killed = code > 128
-            advice = (
-                "It was killed: was the memory used up? (`dmesg | tail` would tell.)"
-                if killed
-                else "Run `python -m experiments.doctor`."
-            )
-            raise WorkerError(
-                f"The TFF worker ended with exit code {code}. {advice}\n{self.log_tail()}"
+            raise WorkerLostError(self._ending(code))
+
+    def check(self) -> None:
+        """Raises WorkerLostError if the process has ended, or does nothing in a call."""
+        self.check_alive()
+        busy_seconds = self._processor_seconds()
+        if busy_seconds > self._busy_seconds + 1:
+            self._busy_seconds, self._busy_at = busy_seconds, time.monotonic()
+        elif time.monotonic() - self._busy_at > self._config.idle_seconds:
+            raise WorkerLostError(
+                f"The TFF worker at {self.address} hangs: it has done nothing for "
+                f"{self._config.idle_seconds:.0f} s of a call.\n{self._log_tail()}"
             )
 
-    def log_tail(self, lines: int = 10) -> str:
+    def loss(self, fault: str) -> str:
+        """How the process ended, or the fault if it still runs."""
+        assert self._watchdog is not None
+        try:
+            # The connection breaks a moment before the process is gone.
+            return self._ending(self._watchdog.wait(timeout=5))
+        except subprocess.TimeoutExpired:
+            return f"The TFF worker at {self.address} failed: {fault}\n{self._log_tail()}"
+
+    def no_answer(self) -> str:
+        """As `Worker.no_answer`, with what usually causes it."""
+        return (
+            f"{super().no_answer()} Its process runs. Usual causes: a firewall on the loopback "
+            f"interface, or a machine that is out of memory. The end of its log:\n"
+            f"{self._log_tail()}"
+        )
+
+    def stop(self) -> None:
+        """Ends the worker and waits until it is gone."""
+        self.disconnect()
+        self._end_process()
+        self._log_file.close()
+
+    def _end_process(self) -> None:
+        if self._watchdog is not None:
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog.wait()
+
+    def _ending(self, code: int) -> str:
+        advice = (
+            "It was killed: was the memory used up? (`dmesg | tail` would tell.)"
+            if code > 128
+            else "Run `python -m experiments.doctor`."
+        )
+        return f"The TFF worker ended with exit code {code}. {advice}\n{self._log_tail()}"
+
+    def _log_tail(self, lines: int = 10) -> str:
         """The last lines that the worker wrote."""
         text = pathlib.Path(self._log_file.name).read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def stop(self) -> None:
-        """Ends the worker and waits until it is gone."""
-        assert self._watchdog.stdin is not None
-        self._watchdog.stdin.close()
-        self._watchdog.wait()
-        self._log_file.close()
+    def _processor_seconds(self) -> float:
+        """What the watchdog's child, the worker, has used of the processor."""
+        assert self._watchdog is not None
+        seconds = 0.0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._watchdog.pid).children():
+                times = child.cpu_times()
+                seconds += times.user + times.system
+        return seconds
 
 
 class _NoWorker(tff.framework.SyncContext):
@@ -135,90 +213,24 @@ class _NoWorker(tff.framework.SyncContext):
 tff.framework.set_default_context(_NoWorker())
 
 
-class _WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
-    """Executors on one worker. TFF retries a dead worker for ever; this says that it is dead."""
-
-    def __init__(self, worker: Worker, stub: tff.framework.RemoteExecutorGrpcStub):
-        super().__init__(self._executor)
-        self._worker = worker
-        self._stub = stub
-
-    def _executor(self, cardinalities):
-        executor = tff.framework.RemoteExecutor(self._stub)
-        executor.set_cardinalities({tff.CLIENTS: 0} | cardinalities)
-        return executor
-
-    def create_executor(self, cardinalities):
-        self._worker.check_alive()
-        return super().create_executor(cardinalities)
-
-    def clean_up_executor(self, cardinalities):
-        # An executor on a dead worker cannot be closed, and its failure would start TFF's retries.
-        with contextlib.suppress(Exception):
-            super().clean_up_executor(cardinalities)
-
-
 @contextlib.contextmanager
-def local_worker(config: RuntimeConfig | None = None) -> Iterator[Worker]:
+def local_worker(config: RuntimeConfig | None = None) -> Iterator[LocalWorker]:
     """Runs every TFF computation inside the `with` block on a worker of our own.
 
-    The worker is gone after the block: on normal exit, exception and Ctrl-C by the block's end, on
+    A worker that dies is started again and the call repeated, `config.retries` times in all. The
+    worker is gone after the block: on normal exit, exception and Ctrl-C by the block's end, on
     SIGTERM and SIGKILL by the watchdog.
     """
     config = config or RuntimeConfig()
-    worker = Worker(config)
-    channel = grpc.insecure_channel(worker.address, _CHANNEL_OPTIONS)
-    try:
-        stub = tff.framework.RemoteExecutorGrpcStub(channel)
-        _wait_until_ready(worker, stub, config.start_seconds)
-        context = tff.framework.SyncExecutionContext(
-            executor_fn=_WorkerExecutorFactory(worker, stub),
-            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-            transform_args=tff.tensorflow.transform_args,
-            transform_result=tff.tensorflow.transform_result,
-        )
-        _check_first_call(worker, context, config.start_seconds)
+    worker = LocalWorker(config)
+    with contextlib.closing(WorkersContext([worker], config.retries)) as context:
+        worker.start()
         with tff.framework.get_context_stack().install(context):
             yield worker
-    finally:
-        worker.stop()
-        channel.close()
 
 
-def _wait_until_ready(
-    worker: Worker, stub: tff.framework.RemoteExecutorGrpcStub, seconds: float
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not stub.is_ready:
-        worker.check_alive()
-        if time.monotonic() > deadline:
-            raise WorkerError(_no_answer(worker, seconds))
-        time.sleep(0.02)
-
-
-def _check_first_call(
-    worker: Worker, context: tff.framework.SyncExecutionContext, seconds: float
-) -> None:
-    """Runs one tiny computation, so that a worker that hangs is noticed here and explained."""
-    answer: list[object] = []
-    one = tff.tensorflow.computation(lambda: 1)
-    call = threading.Thread(target=lambda: answer.append(context.invoke(one, None)), daemon=True)
-    call.start()
-    call.join(seconds)
-    if not answer:
-        worker.check_alive()
-        raise WorkerError(_no_answer(worker, seconds))
-
-
-def _no_answer(worker: Worker, seconds: float) -> str:
-    return (
-        f"The TFF worker at {worker.address} runs but did not answer within {seconds:.0f} s. Usual "
-        "causes: a firewall on the loopback interface, or a machine that is out of memory. "
-        f"The end of its log:\n{worker.log_tail()}"
-    )
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]

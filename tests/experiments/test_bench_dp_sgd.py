@@ -28,7 +28,7 @@ def test_table_csv_and_plot(tmp_path):
         "dp_sgd",
         *SMALLEST,
         "--threadings=two_clients",
-        "--contenders=ours,sgd,opacus_ghost",
+        "--contenders=ours,keras_sgd,opacus_ghost",
         f"--peer_python={tmp_path / 'python'}",
         f"--output_dir={tmp_path}",
     )
@@ -37,12 +37,12 @@ def test_table_csv_and_plot(tmp_path):
     table = pd.read_csv(tmp_path / "table.csv", index_col="contender")
     assert list(table.index) == [
         "ours",
-        "SGD without privacy, our model code",
+        "SGD without privacy, Keras",
         "Opacus, ghost clipping",
     ]
     measured = pd.read_csv(tmp_path / "measurements.csv", index_col="contender").ms_per_step
     assert (measured > 0).all()
-    ratio = measured["ours"] / measured["SGD without privacy, our model code"]
+    ratio = measured["ours"] / measured["SGD without privacy, Keras"]
     assert table.times_sgd["ours"] == pytest.approx(ratio)
     assert f"| ours | {measured['ours']:.1f} |" in done.stdout
     # A contender that is not there is listed, and is no error.

@@ -36,8 +36,11 @@ def test_doctor_names_a_broken_worker(monkeypatch):
 def test_bench_round_prints_overhead_and_memory():
     done = run_command("bench", "round", "--dataset=digits", "--steps=2", "--rounds=2")
     assert done.returncode == 0, done.stderr
-    assert "a round without a step (the overhead):" in done.stdout
-    assert done.stdout.splitlines()[-1].split()[0] == "2"
+    lines = done.stdout.splitlines()
+    memory = [line.split() for line in lines if line.startswith("    2 ")]
+    assert [len(sizes) for sizes in memory] == [3, 2], "with the worker, and without"
+    (overhead,) = (line for line in lines if line.startswith("a round without a step (overhead)"))
+    assert min(float(number) for number in overhead.split()[-3:]) > 0
 
 
 @pytest.mark.parametrize("command", ["bench", "figures"])

@@ -1,17 +1,19 @@
-"""The worker ends with Python, however Python ends; a worker that fails is explained."""
+"""The worker ends with Python, however Python ends; one that dies or hangs is started again."""
 
+import logging
 import os
 import signal
 import stat
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from rdpcfl_tff.federated import runtime
+from tests.federated.worker_processes import kill_when, wait_until, worker_processes
 
 # Starts a worker, says which, does what the test asks for, and calls TFF once more after that.
 PROGRAM = """
@@ -26,29 +28,6 @@ try:
 except runtime.WorkerError as error:
     print(error)
 """
-
-
-def worker_processes(address: str) -> list[int]:
-    port = f"--port={address.rpartition(':')[2]}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                arguments = file.read().split(b"\0")
-        except OSError:
-            continue
-        if arguments[0].endswith(b"worker_binary") and port in arguments:
-            found.append(int(entry))
-    return found
-
-
-def wait_until_gone(address: str, seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while worker_processes(address):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def start(ending: str) -> tuple[subprocess.Popen, str]:
@@ -83,15 +62,58 @@ def test_no_worker_is_left_when_python_is_killed(number):
     assert worker_processes(address)
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert wait_until_gone(address)
+    assert wait_until(lambda: not worker_processes(address), seconds=5)
 
 
-def test_a_worker_that_dies_is_reported_and_not_retried_for_ever():
+@tff.tensorflow.computation(np.str_)
+def slow_count(started):
+    """Says that it has started, and counts for a second or two."""
+    with tf.control_dependencies([tf.io.write_file(started, "")]):
+        (count,) = tf.while_loop(lambda i: i < 200_000, lambda i: [i + 1], [tf.constant(0)])
+    return count
+
+
+def test_a_worker_that_dies_in_a_call_is_started_again(tmp_path, caplog):
+    started = tmp_path / "started"
     with runtime.local_worker() as worker:
+        killed = worker.address
+        kill_when(started.exists, lambda: worker_processes(killed))
+        with caplog.at_level(logging.INFO, "rdpcfl_tff"):
+            assert slow_count(str(started)) == 200_000
+        assert worker.address != killed
+        assert worker_processes(worker.address) and not worker_processes(killed)
+        (line,) = caplog.messages
+        assert "It was killed" in line and "1 of 2 retries left" in line
+    assert not worker_processes(worker.address)
+
+
+def test_a_worker_that_dies_too_often_ends_the_run(tmp_path):
+    with runtime.local_worker(runtime.RuntimeConfig(retries=0)) as worker:
+        started = tmp_path / "started"
+        kill_when(started.exists, lambda: worker_processes(worker.address))
+        with pytest.raises(runtime.WorkerError, match=r"(?s)It was killed.*worker_retries=0"):
+            slow_count(str(started))
+
+
+def test_a_worker_that_hangs_is_replaced(caplog):
+    config = runtime.RuntimeConfig(idle_seconds=2)
+    with runtime.local_worker(config) as worker:
         (pid,) = worker_processes(worker.address)
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(runtime.WorkerError, match="It was killed"):
-            tff.tensorflow.computation(lambda: 1)()
+        os.kill(pid, signal.SIGSTOP)
+        assert tff.tensorflow.computation(lambda: 1)() == 1
+        assert "it has done nothing for 2 s" in caplog.text
+        assert pid not in worker_processes(worker.address)
+
+
+def test_an_error_in_a_computation_is_told_and_not_repeated(tmp_path, worker, caplog):
+    @tff.tensorflow.computation(np.str_)
+    def read(path):
+        return tf.io.read_file(path)
+
+    with pytest.raises(runtime.WorkerError, match="no_such_silo"):
+        read(str(tmp_path / "no_such_silo"))
+    assert not caplog.messages
+    assert tff.tensorflow.computation(lambda: 1)() == 1
 
 
 def fake_worker(tmp_path, script: str):
