@@ -10,7 +10,8 @@ import pytest
 from rdpcfl_tff.data import sources
 from rdpcfl_tff.data.dataset import Dataset
 from rdpcfl_tff.data.shifts import flip_labels, rotate
-from rdpcfl_tff.data.silos import SPLITS, SiloConfig, SiloStore, build_store
+from rdpcfl_tff.data.silos import SiloConfig, build_store
+from rdpcfl_tff.data.store import SPLITS, SiloStore
 from rdpcfl_tff.errors import UserError
 
 
@@ -47,6 +48,22 @@ def numbers(store: SiloStore, client: int, split: str) -> np.ndarray:
 
 
 # The split
+
+
+def test_overlapping_clients_draw_independently_and_can_have_more(numbered, tmp_path):
+    config = SiloConfig((2, 3), "label_flip", samples_per_client=400, overlap=True)
+    store = build_store(numbered, config, tmp_path / "store")
+    assert store.client_sizes == {"train": (320,) * 5, "validation": (80,) * 5, "test": (22,) * 5}
+    own = [
+        np.concatenate([numbers(store, client, split) for split in ("train", "validation")])
+        for client in range(5)
+    ]
+    assert all(len(set(records)) == 400 for records in own)
+    # Two draws of 400 from 600 have 267 in common on average, with a standard deviation of 9.4.
+    for one, other in ((0, 1), (2, 3), (3, 4)):
+        assert 220 < len(set(own[one]) & set(own[other])) < 314
+    with pytest.raises(UserError, match="--samples_per_client=601"):
+        build_store(numbered, replace(config, samples_per_client=601), tmp_path / "more")
 
 
 def test_every_cluster_shares_the_data_set_without_overlap(numbered, tmp_path):
@@ -131,8 +148,8 @@ def test_store_round_trip(digits, tmp_path):
     opened = SiloStore.open(tmp_path / "store")
     opened.verify()
     assert opened == built
-    assert opened.config == config
-    assert opened.image_shape == (28, 28, 1)
+    assert opened.simulation["config"]["samples_per_client"] == config.samples_per_client
+    assert (opened.kind, opened.input_shape) == ("images", (28, 28, 1))
     assert opened.num_classes == 10
     assert (opened.normalisation.mean, opened.normalisation.std) == (0.1307, 0.3081)
     raw = (tmp_path / "store" / "client_002" / "validation.images").read_bytes()
@@ -208,8 +225,8 @@ def test_store_of_a_later_format_is_refused(digits, tmp_path):
     config = SiloConfig(cluster_sizes=(1,))
     build_store(digits, config, tmp_path / "store")
     path = tmp_path / "store" / "manifest.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(UserError, match="format version 2"):
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(UserError, match="not of format version 2"):
         SiloStore.open(tmp_path / "store")
 
 
