@@ -74,9 +74,9 @@ def count_clusters(
         raise UserError("there is no candidate for the number of clusters: name at least one")
     paper = [paper_mixture(components, candidate, seed).mss for candidate in candidates]
     default = [default_mixture(components, candidate).mss for candidate in candidates]
-    reached = np.count_nonzero(
-        null_mss(len(components.coordinates), candidates, seed) >= max(default)
-    )
+    noise = None if components.noise is None else tuple(components.noise)
+    null = null_mss(len(components.coordinates), candidates, seed, noise)
+    reached = np.count_nonzero(null >= max(default))
     return ClusterCount(
         candidates=tuple(map(Candidate, candidates, paper, default)),
         paper_choice=candidates[int(np.argmax(paper))],
@@ -86,19 +86,37 @@ def count_clusters(
 
 
 @functools.cache
-def null_mss(num_clients: int, candidates: tuple[int, ...], seed: int) -> np.ndarray:
+def null_mss(
+    num_clients: int,
+    candidates: tuple[int, ...],
+    seed: int,
+    noise: tuple[float, ...] | None = None,
+) -> np.ndarray:
     """The default mixture's largest MSS in each of `NULL_FEDERATIONS` without clusters.
 
     The null: updates that differ by isotropic Gaussian noise only, in many more dimensions than
     there are clients. Their principal components then have equal eigenvalues, and directions that
     are a uniformly random orthonormal basis. So it does not depend on the noise level, the model
-    or its number of parameters.
+    or its number of parameters. With noise that differs between clients, as `PrincipalComponents`
+    has it, the same holds of updates in units of their noise.
     """
     generator = np.random.default_rng([seed, num_clients])
     largest = []
     for _ in range(NULL_FEDERATIONS):
-        noise = generator.standard_normal((num_clients, num_clients - 1))
-        basis, _ = np.linalg.qr(noise - noise.mean(axis=0))
-        components = PrincipalComponents(np.ones(num_clients - 1), basis)
+        components = _null_components(generator, num_clients, noise)
         largest.append(max(default_mixture(components, candidate).mss for candidate in candidates))
     return np.array(largest)
+
+
+def _null_components(
+    generator: np.random.Generator, num_clients: int, noise: tuple[float, ...] | None
+) -> PrincipalComponents:
+    drawn = generator.standard_normal((num_clients, num_clients - 1))
+    if noise is None:
+        basis, _ = np.linalg.qr(drawn - drawn.mean(axis=0))
+        return PrincipalComponents(np.ones(num_clients - 1), basis)
+    scales = np.array(noise)[:, np.newaxis]
+    # Centring, in units of the noise: what is left is orthogonal to 1 / scale.
+    drawn -= np.average(drawn * scales, axis=0, weights=scales[:, 0] ** -2) / scales
+    basis, _ = np.linalg.qr(drawn)
+    return PrincipalComponents(np.ones(num_clients - 1), basis * scales, scales[:, 0])

@@ -31,10 +31,13 @@ class PrincipalComponents:
     Attributes:
       eigenvalues: the sum of squares along each axis, falling, [n-1].
       coordinates: [n, n-1], centred; on each axis the largest in size is positive.
+      noise: the standard deviation of each client's noise beside the others', [n], of mean square
+        1; None if all are alike. The eigenvalues are then those of updates in units of their noise.
     """
 
     eigenvalues: np.ndarray
     coordinates: np.ndarray
+    noise: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +91,27 @@ class Mixture:
         return self.responsibilities.argmax(axis=1)
 
 
-def principal_components(updates: np.ndarray) -> PrincipalComponents:
-    """PCA of the updates, float[n, p], by their n x n Gram matrix: p may be many millions."""
+def principal_components(
+    updates: np.ndarray, noise: np.ndarray | None = None
+) -> PrincipalComponents:
+    """PCA of the updates, float[n, p], by their n x n Gram matrix: p may be many millions.
+
+    A client with few records or a small budget has more noise than the others, and in p dimensions
+    it would be a principal axis of its own. With the known noise of every client, [n], up to a
+    common factor, each update is measured in units of its noise, which then spreads alike.
+    """
     num_clients, num_parameters = updates.shape
+    weights = None
+    if noise is not None:
+        noise = np.divide(noise, np.sqrt(np.mean(np.square(noise))))
+        weights = 1 / np.square(noise)
     gram = np.zeros((num_clients, num_clients))
     for start in range(0, num_parameters, _BLOCK_COLUMNS):
         block = updates[:, start : start + _BLOCK_COLUMNS].astype(np.float64)
         with np.errstate(invalid="ignore"):  # infinities are reported below
-            block -= block.mean(axis=0)
+            block -= np.average(block, axis=0, weights=weights)
+            if noise is not None:
+                block /= noise[:, np.newaxis]
             gram += block @ block.T
     if not np.isfinite(gram).all():
         raise UserError("the updates of round 1 are not finite: use a smaller learning rate (--lr)")
@@ -108,7 +124,10 @@ def principal_components(updates: np.ndarray) -> PrincipalComponents:
     # Largest first; the smallest is the zero that centring leaves.
     eigenvalues, vectors = eigenvalues[:0:-1].clip(min=0), vectors[:, :0:-1]
     largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], axis=0)
-    return PrincipalComponents(eigenvalues, vectors * np.sign(largest) * np.sqrt(eigenvalues))
+    coordinates = vectors * np.sign(largest) * np.sqrt(eigenvalues)
+    if noise is not None:
+        coordinates *= noise[:, np.newaxis]
+    return PrincipalComponents(eigenvalues, coordinates, noise)
 
 
 def paper_mixture(components: PrincipalComponents, num_clusters: int, seed: int) -> Mixture:
@@ -149,6 +168,8 @@ def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixtu
     M-1 principal components, the dimensions that M centres can span, scaled together; one variance
     for all components, which is the paper's own model, where every client adds the same noise, and
     does not collapse on a cluster of one; EM from Ward's clusters, so that nothing is random.
+    Where the clients' noise differs, the variance is that of the average client, and each client
+    has its known multiple of it: a noisy one moves the means less, and is less sure of its cluster.
     """
     num_clients, dimensions = len(components.coordinates), num_clusters - 1
     _check_num_clusters(num_clusters, num_clients)
@@ -160,12 +181,15 @@ def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixtu
     unexplained = components.eigenvalues[dimensions:] / total_variance
     smallest_variance = (unexplained[0] - np.median(unexplained)) / (num_clients - num_clusters)
 
+    noise = np.ones(num_clients) if components.noise is None else components.noise
     start = AgglomerativeClustering(num_clusters, linkage="ward").fit_predict(coordinates)
     responsibilities = np.eye(num_clusters)[start]
     em_iterations, converged = 0, False
     while not converged and em_iterations < _MAX_ITERATIONS:
-        weights, means, variance = _maximisation(coordinates, responsibilities, smallest_variance)
-        posterior = _expectation(coordinates, weights, means, variance)
+        weights, means, variance = _maximisation(
+            coordinates, noise, responsibilities, smallest_variance
+        )
+        posterior = _expectation(coordinates, noise, weights, means, variance)
         converged = bool(np.abs(posterior - responsibilities).max() <= _TOLERANCE)
         responsibilities = posterior
         em_iterations += 1
@@ -182,23 +206,32 @@ def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixtu
 
 
 def _maximisation(
-    coordinates: np.ndarray, responsibilities: np.ndarray, smallest_variance: float
+    coordinates: np.ndarray,
+    noise: np.ndarray,
+    responsibilities: np.ndarray,
+    smallest_variance: float,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     num_clients, dimensions = coordinates.shape
     # Never zero: a component may lose all its clients, and coordinates may coincide.
     tiny = np.finfo(np.float64).eps
     sizes = responsibilities.sum(axis=0) + tiny
-    means = responsibilities.T @ coordinates / sizes[:, np.newaxis]
-    scatter = (responsibilities * _squared_distances(coordinates, means)).sum()
+    precise = responsibilities / noise[:, np.newaxis] ** 2
+    means = precise.T @ coordinates / (precise.sum(axis=0) + tiny)[:, np.newaxis]
+    scatter = (precise * _squared_distances(coordinates, means)).sum()
     # Divided by n - M, not n: with few clients per cluster the means follow the noise.
     variance = scatter / (dimensions * (num_clients - len(means)))
     return sizes / sizes.sum(), means, max(variance, smallest_variance, tiny)
 
 
 def _expectation(
-    coordinates: np.ndarray, weights: np.ndarray, means: np.ndarray, variance: float
+    coordinates: np.ndarray,
+    noise: np.ndarray,
+    weights: np.ndarray,
+    means: np.ndarray,
+    variance: float,
 ) -> np.ndarray:
-    logits = np.log(weights) - _squared_distances(coordinates, means) / (2 * variance)
+    variances = variance * noise[:, np.newaxis] ** 2
+    logits = np.log(weights) - _squared_distances(coordinates, means) / (2 * variances)
     likelihoods = np.exp(logits - logits.max(axis=1, keepdims=True))
     return likelihoods / likelihoods.sum(axis=1, keepdims=True)
 
