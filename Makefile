@@ -4,8 +4,10 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.installed
 RUN    ?= --dataset=mnist --eps=3 --preset=quick
+PAPER  ?= results/paper-mini
+DATA   ?=
 
-.PHONY: help run test test-all lint bazel-test doctor bench lock clean
+.PHONY: help run test test-all lint bazel-test doctor bench paper-mini lock clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -24,7 +26,7 @@ run: $(READY)    ## the main job: RUN="--dataset=... --eps=..." changes it
 	$(PY) -m experiments.main $(RUN) --fallback_dataset=digits
 
 test: $(READY)   ## the tests that need no network and minutes at most
-	$(PY) -m pytest -m "not network and not statistical"
+	$(PY) -m pytest -n auto --dist loadfile -m "not network and not statistical"
 
 test-all: $(READY) ## every test: downloads, statistics
 	$(PY) -m pytest
@@ -40,6 +42,15 @@ doctor: $(READY) ## what this machine can run, and what is wrong
 
 bench: $(READY)  ## what a round costs beside its clients' training
 	$(PY) -m experiments.bench round
+
+# The sweep measures the machine and says how long it will take. A run that failed (exit code 1) is
+# told by the report, too; an interrupted sweep ends here, and goes on with the same command.
+paper-mini: $(READY) ## the paper's comparison in small: sweep, figures, report; DATA="--data_dir=..."
+	@echo "First the sweep: hours, see below; then the figures on round 1, with a progress bar; then the report."
+	@$(PY) -m experiments.sweep experiments/sweeps/paper_mini.toml --output_dir=$(PAPER) $(DATA); code=$$?; \
+	[ $$code -le 1 ] || exit $$code; \
+	$(PY) -m experiments.figures --figure=all --sweep=$(PAPER) --output_dir=$(PAPER)/figures $(DATA) && \
+	$(PY) -m experiments.report $(PAPER) && exit $$code
 
 lock: $(READY)   ## remake requirements.txt from requirements.in
 	$(PY) -m pip install --quiet --target $(VENV)/uv uv

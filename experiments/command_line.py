@@ -5,7 +5,10 @@ commands import TensorFlow late, so that a wrong flag is told at once.
 """
 
 import logging
+import math
+import pathlib
 import sys
+import time
 from collections.abc import Callable
 
 from absl import app, flags
@@ -33,3 +36,41 @@ def no_arguments(arguments: list[str]) -> None:
     """Refuses arguments that are no flags, where a command takes none."""
     if arguments:
         raise UserError(f"{arguments[0]!r} is no flag: flags begin with --")
+
+
+def epsilons(flag: flags.FlagHolder) -> tuple[float, ...]:
+    """The budgets that a flag names with commas, from the smallest on."""
+    try:
+        named = sorted({float(text) for text in flag.value})
+    except ValueError:
+        named = []
+    if not named or not all(0 < epsilon < math.inf for epsilon in named):
+        raise UserError(
+            f"--{flag.name}={','.join(flag.value)}: positive numbers with commas, for example "
+            "3,5,15"
+        )
+    return tuple(named)
+
+
+def whole_numbers(flag: flags.FlagHolder) -> tuple[int, ...]:
+    """The positive whole numbers that a flag names with commas."""
+    try:
+        named = tuple(int(text) for text in flag.value)
+    except ValueError:
+        named = ()
+    if not named or min(named) < 1:
+        raise UserError(
+            f"--{flag.name}={','.join(flag.value)}: positive whole numbers with commas, for "
+            "example 3,6,6,6"
+        )
+    return named
+
+
+def results_folder(flag: flags.FlagHolder, name: str) -> pathlib.Path:
+    """The folder that the flag names, or one by name and time; there must be nothing in it."""
+    folder = pathlib.Path(
+        flag.value or pathlib.Path("results") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"--{flag.name}={folder} is not empty: choose another folder")
+    return folder

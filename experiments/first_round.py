@@ -1,15 +1,11 @@
 """Measures stage 1 of R-DPCFL alone: `python -m experiments.first_round --datasets=mnist`.
 
 How often does round 1 find the true clusters with M given, and the right M when it is searched (the
-paper's appendix on the number of clusters)? What a client's full batch sums up to depends neither
-on epsilon nor on the noise: it is computed once and cached, and only the noise is drawn again.
-The cached sums are UNNOISED and private: for simulations only, in files named `simulation_...`.
+paper's appendix on the number of clusters)? Seed s has the split and the initial weights of
+`experiments.main --seed=s`. True clusters are looked at, so all files are named `simulation_...`.
 """
 
-import dataclasses
-import hashlib
-import json
-import math
+import itertools
 import pathlib
 import shlex
 import sys
@@ -17,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 import tqdm
 from absl import flags
@@ -27,11 +22,9 @@ from rdpcfl_tff import storage
 from rdpcfl_tff.config import RunConfig
 from rdpcfl_tff.data import cache, silos, sources
 from rdpcfl_tff.errors import UserError
-from rdpcfl_tff.privacy.plan import PrivacyPlan
 
 if TYPE_CHECKING:  # TensorFlow takes seconds to import: wrong flags are told before it
-    from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
-    from rdpcfl_tff.privacy.clipping import Engine
+    from experiments.first_updates import FirstRound
 
 MIXTURES = ("default", "paper")
 
@@ -51,6 +44,10 @@ _NOISE_SEEDS = flags.DEFINE_integer(
 _SAMPLES_PER_CLIENT = flags.DEFINE_integer(
     "samples_per_client", None, "Train and validation records per client (default: all)."
 )
+_OVERLAP = flags.DEFINE_bool("overlap", False, "As for experiments.main.")
+_FIRST_BATCH_SIZE = flags.DEFINE_integer(
+    "first_batch_size", None, "b1, the batch size of round 1 (default: full batch)."
+)
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "As for experiments.main.")
 _CACHE_DIR = flags.DEFINE_string("cache_dir", None, "As for experiments.main.")
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -61,13 +58,15 @@ _OUTPUT_DIR = flags.DEFINE_string(
 def main(arguments: list[str]) -> None:
     """Measures every combination that the flags name, and writes and prints the table."""
     command_line.no_arguments(arguments)
-    epsilons = _epsilons()
+    epsilons = command_line.epsilons(_EPS)
     configs = [
         RunConfig(
             algorithm="rdpcfl",
             dataset=dataset,
             shift=shift,
             samples_per_client=_SAMPLES_PER_CLIENT.value,
+            overlap=_OVERLAP.value,
+            first_batch_size=_FIRST_BATCH_SIZE.value,
             seed=seed,
             **presets.settings("paper", "rdpcfl", dataset, shift),
         )
@@ -86,14 +85,20 @@ def main(arguments: list[str]) -> None:
         for name in dict.fromkeys(config.dataset for config in configs)
     }
 
+    from experiments import first_updates
+
+    full_batch = _FIRST_BATCH_SIZE.value is None
+    draws = 1 if full_batch else len(epsilons) * _NOISE_SEEDS.value
+    num_trainings = draws * sum(sum(config.cluster_sizes) for config in configs)
     rows: list[dict[str, object]] = []
-    num_clients = sum(sum(config.cluster_sizes) for config in configs)
-    with tqdm.tqdm(total=num_clients, unit="client", dynamic_ncols=True) as bar:
+    with tqdm.tqdm(total=num_trainings, unit="client", dynamic_ncols=True) as bar:
         for config in configs:
             bar.set_description(f"{config.dataset}, {config.shift}, seed {config.seed}")
-            store = _store(config, datasets[config.dataset], cache_dir)
-            sums = _cached_sums(config, store, cache_dir / "first_round", bar)
-            rows += measurements(config, store, sums, epsilons, _NOISE_SEEDS.value)
+            store = silos.store_of_run(config, datasets[config.dataset], cache_dir)
+            first_round = first_updates.FirstRound(
+                config, store, cache_dir / "first_round", bar.update
+            )
+            rows += measurements(first_round, epsilons, _NOISE_SEEDS.value)
     results = pd.DataFrame(rows)
     table = _table(results)
     command = shlex.join(["python", "-m", "experiments.first_round", *sys.argv[1:]])
@@ -108,152 +113,40 @@ def main(arguments: list[str]) -> None:
 
 
 def measurements(
-    config: RunConfig,
-    store: silos.SiloStore,
-    sums: np.ndarray,
-    epsilons: Sequence[float],
-    noise_seeds: int,
+    first_round: "FirstRound", epsilons: Sequence[float], noise_seeds: int
 ) -> Iterator[dict[str, object]]:
     """Round 1 for every epsilon and draw of the noise: a row for each way to fit the mixture."""
     from rdpcfl_tff.clustering.matching import match_partition
     from rdpcfl_tff.clustering.mixture import principal_components
 
+    config = first_round.config
     true_number = len(config.cluster_sizes)
-    for epsilon in epsilons:
-        private = dataclasses.replace(config, epsilon=epsilon)
-        schedule = _algorithm(private, "default", None).schedule
-        plan = PrivacyPlan.calibrate(
-            [schedule(records) for records in store.client_sizes["train"]], epsilon, config.delta
-        )
-        for noise_seed in range(noise_seeds):
-            # The seed is text, so that no two rows share their noise.
-            stream = f"{config.dataset} {config.shift} {epsilon:g} {config.seed} {noise_seed}"
-            updates = noised_updates(sums, plan, config, np.random.default_rng([*stream.encode()]))
-            # Clustering depends on the distances between clients alone, and these coordinates have
-            # the same: so a large model is gone through once, not once for every mixture.
-            updates = principal_components(updates).coordinates
-            for mixture in MIXTURES:
-                given = _algorithm(private, mixture, true_number).cluster(updates)
-                searched = _algorithm(private, mixture, None).cluster(updates)
-                assert given.mixture is not None
-                match = match_partition(given.mixture.partition.tolist(), store.true_clusters)
-                yield {
-                    "dataset": config.dataset,
-                    "shift": config.shift,
-                    "epsilon": epsilon,
-                    "seed": config.seed,
-                    "noise_seed": noise_seed,
-                    "mixture": mixture,
-                    "noise_multiplier": max(plan.noise_multipliers),
-                    "exact": match.exact,
-                    "mss": given.mixture.mss,
-                    "chosen_clusters": searched.responsibilities.shape[1],
-                    "right_number": searched.responsibilities.shape[1] == true_number,
-                    "p_value": searched.count.p_value,
-                }
-
-
-def noised_updates(
-    sums: np.ndarray, plan: PrivacyPlan, config: RunConfig, generator: np.random.Generator
-) -> np.ndarray:
-    """What the server gets in round 1: -(lr / b1) (sum + c z N(0, I)) of each client, [n, p]."""
-    z = np.array(plan.noise_multipliers, np.float32)[:, np.newaxis]
-    b1 = np.array([schedule.first_batch_size for schedule in plan.schedules], np.float32)
-    # In place: with ResNet-18 each such array takes a gigabyte.
-    updates = generator.standard_normal(sums.shape, np.float32)
-    updates *= config.clip_norm * z
-    updates += sums
-    updates *= -config.learning_rate / b1[:, np.newaxis]
-    return updates
-
-
-def _cached_sums(
-    config: RunConfig, store: silos.SiloStore, folder: pathlib.Path, bar: tqdm.tqdm
-) -> np.ndarray:
-    """Each client's sum of clipped gradients over its full batch, float32 [n, p]: UNNOISED."""
-    from rdpcfl_tff.models.catalogue import build_model
-    from rdpcfl_tff.models.functional import FunctionalModel
-    from rdpcfl_tff.privacy import clipping
-
-    model = FunctionalModel(
-        build_model(config.model, store.image_shape, store.num_classes, config.seed)
-    )
-    # The manifest has a digest of each client's records.
-    digest = hashlib.sha256(
-        json.dumps(store.manifest).encode() + model.initial_parameters.tobytes()
-    )
-    path = folder / (
-        f"simulation_{store.path.name}-{config.model}-clip{config.clip_norm}-"
-        f"{digest.hexdigest()[:16]}.float32"
-    )
-    shape = (store.num_clients, model.num_parameters)
-    with storage.locked(path, cache.WAY_OUT):
-        if path.exists():
-            bar.update(store.num_clients)
-            return np.fromfile(path, np.float32).reshape(shape)
-        sums = np.zeros(shape, np.float32)
-        for client, total in enumerate(
-            _clipped_sums(store, clipping.fast_engine(model), config.clip_norm)
-        ):
-            sums[client] = total
-            bar.update()
-        with storage.explained(folder, cache.WAY_OUT):
-            storage.write_atomically(path, [sums])
-    return sums
-
-
-def _clipped_sums(
-    store: silos.SiloStore, engine: "Engine", clip_norm: float
-) -> Iterator[np.ndarray]:
-    """The sum of clipped gradients at theta_init over all train records, client by client."""
-    import tensorflow as tf
-
-    from rdpcfl_tff.federated.client_data import RecordFormat
-    from rdpcfl_tff.privacy.dp_sgd import LARGEST_CHUNK
-
-    theta_init = tf.constant(engine.model.initial_parameters)
-    scale = RecordFormat.of(store).scale
-
-    @tf.function(autograph=False)
-    def chunk_sum(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        return engine.gradient_sum(theta_init, scale(images), labels, weights, clip_norm)
-
-    for client in range(store.num_clients):
-        images, labels = store.read(client, "train")
-        total = np.zeros(engine.model.num_parameters, np.float32)
-        for start in range(0, len(labels), LARGEST_CHUNK):
-            # The last chunk is filled up with a record of weight 0, so that all have one shape.
-            indices = np.arange(start, start + LARGEST_CHUNK)
-            weights = (indices < len(labels)).astype(np.float32)
-            indices = indices.clip(max=len(labels) - 1)
-            total += chunk_sum(images[indices], labels[indices].astype(np.int32), weights)
-        yield total
-
-
-def _store(config: RunConfig, dataset: sources.Dataset, cache_dir: pathlib.Path) -> silos.SiloStore:
-    silo_config = silos.SiloConfig(
-        config.cluster_sizes, config.shift, config.samples_per_client, config.seed
-    )
-    return silos.build_store(dataset, silo_config, cache_dir / "silos" / silo_config.name(dataset))
-
-
-def _algorithm(config: RunConfig, mixture: str, num_clusters: int | None) -> "RDPCFL":
-    """The algorithm as a run with this config would have it; None searches the number."""
-    from rdpcfl_tff.algorithms.base import LocalTraining
-    from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
-    from rdpcfl_tff.training.driver import LARGEST_CANDIDATE
-
-    searched = tuple(range(2, LARGEST_CANDIDATE + 1))
-    return RDPCFL(
-        training=LocalTraining(config.rounds, config.local_epochs, config.batch_size),
-        first_batch_size=config.first_batch_size,
-        num_clusters=num_clusters,
-        candidates=searched if num_clusters is None else (num_clusters,),
-        mixture_mode=mixture,
-        selection_rounds=config.selection_rounds,
-        epsilon_select=config.epsilon_select,
-        seed=config.seed,
-    )
+    for epsilon, noise_seed in itertools.product(epsilons, range(noise_seeds)):
+        plan = first_round.plan(epsilon, first_batch_size=config.first_batch_size)
+        # Clustering depends on the distances between clients alone, and these coordinates have
+        # the same: so a large model is gone through once, not once for every mixture.
+        updates = principal_components(first_round.updates(plan, noise_seed)).coordinates
+        for mixture in MIXTURES:
+            given = first_round.cluster(updates, mixture, true_number)
+            searched = first_round.cluster(updates, mixture, None)
+            assert given.mixture is not None
+            match = match_partition(
+                given.mixture.partition.tolist(), first_round.store.true_clusters
+            )
+            yield {
+                "dataset": config.dataset,
+                "shift": config.shift,
+                "epsilon": epsilon,
+                "seed": config.seed,
+                "noise_seed": noise_seed,
+                "mixture": mixture,
+                "noise_multiplier": max(plan.noise_multipliers),
+                "exact": match.exact,
+                "mss": given.mixture.mss,
+                "chosen_clusters": searched.responsibilities.shape[1],
+                "right_number": searched.responsibilities.shape[1] == true_number,
+                "p_value": searched.count.p_value,
+            }
 
 
 def _table(results: pd.DataFrame) -> str:
@@ -280,18 +173,6 @@ def _names(flag: flags.FlagHolder, known: Sequence[str]) -> list[str]:
     if not names or not set(names) <= set(known):
         raise UserError(f"--{flag.name}={','.join(names)}: name some of {','.join(known)}")
     return names
-
-
-def _epsilons() -> list[float]:
-    try:
-        epsilons = sorted({float(text) for text in _EPS.value})
-    except ValueError:
-        epsilons = []
-    if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise UserError(
-            f"--eps={','.join(_EPS.value)}: positive numbers with commas, for example 3,5,15"
-        )
-    return epsilons
 
 
 if __name__ == "__main__":

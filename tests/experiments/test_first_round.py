@@ -1,7 +1,7 @@
 """Stage 1 alone, as a user calls it, and that it is what a real first round does."""
 
 import csv
-import json
+import dataclasses
 import subprocess
 import sys
 
@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.first_updates import FirstRound, noised_updates
 from rdpcfl_tff.algorithms.base import LocalTraining
 from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
 from rdpcfl_tff.clustering.mixture import principal_components
-from rdpcfl_tff.data.silos import SiloStore
+from rdpcfl_tff.config import RunConfig
+from rdpcfl_tff.data.store import SiloStore
 from rdpcfl_tff.federated.client_data import RecordFormat
-from rdpcfl_tff.models.catalogue import build_model
-from rdpcfl_tff.models.functional import FunctionalModel
-from rdpcfl_tff.privacy import accounting, clipping, dp_sgd
+from rdpcfl_tff.federated.federation import Federation
+from rdpcfl_tff.privacy import accounting, clipping, dp_sgd, randomness
+from rdpcfl_tff.privacy.plan import PrivacyPlan
+from rdpcfl_tff.training import assembly
 
 CLIENTS = 21
+# What `experiments.main --dataset=digits --shift=rotation --seed=0` runs with.
+CONFIG = RunConfig(
+    algorithm="rdpcfl", dataset="digits", rounds=20, learning_rate=0.05, clip_norm=1.0
+)
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess:
@@ -52,7 +59,7 @@ def store(folder):
 
 @pytest.fixture(scope="module")
 def sums(folder):
-    (path,) = (folder / "cache" / "first_round").glob("simulation_digits-rotation-*.float32")
+    (path,) = (folder / "cache" / "first_round").glob("simulation_digits-rotation-*-sums-*.float32")
     return np.fromfile(path, np.float32).reshape(CLIENTS, -1)
 
 
@@ -120,7 +127,7 @@ def test_the_noise_is_that_of_the_whole_runs_budget(folder, store):
 
 
 def test_the_cached_sum_is_what_the_real_round_sums_up(sums, store):
-    model = FunctionalModel(build_model("cnn", store.image_shape, store.num_classes, seed=0))
+    model = assembly.model_of(CONFIG, store)
     learning_rate = 10.0
     for client in (0, CLIENTS - 1):
         images, labels = store.read(client, "train")
@@ -148,33 +155,66 @@ def test_the_cached_sum_is_what_the_real_round_sums_up(sums, store):
         np.testing.assert_allclose(update, expected, rtol=0, atol=1e-6)
 
 
-NOISED_UPDATES = """
-import json
-import numpy as np
-from experiments import first_round
-from rdpcfl_tff.config import RunConfig
-from rdpcfl_tff.privacy.accounting import Schedule
-from rdpcfl_tff.privacy.plan import PrivacyPlan
-
-schedules = tuple(Schedule(records=n, rounds=2, batch_size=10, first_batch_size=n)
-                  for n in (100, 400))
-plan = PrivacyPlan(1.0, 1e-4, schedules, (2.0, 4.0))
-config = RunConfig(algorithm="rdpcfl", dataset="digits", model="cnn", shift="rotation",
-                   cluster_sizes=(3, 6), learning_rate=0.5, clip_norm=3.0)
-sums = np.full((2, 200_000), 1000, np.float32)
-updates = first_round.noised_updates(sums, plan, config, np.random.default_rng(0))
-print(json.dumps([updates.mean(axis=1).tolist(), updates.std(axis=1).tolist()]))
-"""
-
-
 def test_an_update_is_the_averaged_sum_and_noise():
-    # In a process of its own: every command defines the same flags.
-    done = run_python("-c", NOISED_UPDATES)
-    assert done.returncode == 0, done.stderr
-    mean, std = json.loads(done.stdout)
+    schedules = tuple(
+        accounting.Schedule(records=n, rounds=2, batch_size=10, first_batch_size=n)
+        for n in (100, 400)
+    )
+    plan = PrivacyPlan((1.0,) * 2, (1e-4,) * 2, schedules, (2.0, 4.0))
+    config = RunConfig(algorithm="rdpcfl", dataset="digits", learning_rate=0.5, clip_norm=3.0)
+    sums = np.full((2, 200_000), 1000, np.float32)
+    updates = noised_updates(sums, plan, config, np.random.default_rng(0))
     # -(lr / b1) * 1000, and lr / b1 * c * z.
-    np.testing.assert_allclose(mean, [-5.0, -1.25], atol=1e-3)
-    np.testing.assert_allclose(std, [0.03, 0.015], rtol=0.01)
+    np.testing.assert_allclose(updates.mean(axis=1), [-5.0, -1.25], atol=1e-3)
+    np.testing.assert_allclose(updates.std(axis=1), [0.03, 0.015], rtol=0.01)
+
+
+@pytest.fixture(scope="module")
+def round_1(folder, store):
+    return FirstRound(CONFIG, store, folder / "cache" / "first_round")
+
+
+def test_the_first_draw_of_a_smaller_batch_is_the_run_of_this_seed(round_1, store, worker):
+    plan = round_1.plan(epsilon=5.0, first_batch_size=16)
+    federation = Federation(
+        store.client_directories,
+        RecordFormat.of(store),
+        round_1.engine,
+        plan,
+        CONFIG.learning_rate,
+        CONFIG.clip_norm,
+        key=randomness.run_key(CONFIG.seed),
+    )
+    expected = federation.updates(federation.initial_parameters, round_number=1)
+    updates = round_1.updates(plan, draw=0)
+    assert np.abs(updates).max() > 1e-2
+    np.testing.assert_allclose(updates, expected, rtol=0, atol=1e-6)
+    assert np.abs(round_1.updates(plan, draw=1) - expected).max() > 1e-2
+
+
+def test_every_plan_has_trainings_of_its_own(round_1):
+    one, two = (round_1.plan(epsilon=5.0, first_batch_size=size) for size in (16, 32))
+    quiet = dataclasses.replace(
+        one, noise_multipliers=(0.0,) * CLIENTS, first_round_noise_multipliers=()
+    )
+    updates = [round_1.trained_updates(plan, 0, clients=[0, 5]) for plan in (one, two, quiet)]
+    assert all(update.shape == (2, round_1.num_parameters) for update in updates)
+    spread = [float(update.std()) for update in updates]
+    assert spread[0] > spread[1] > spread[2]
+    again = round_1.trained_updates(one, 0, clients=[0, 5])
+    np.testing.assert_array_equal(updates[0], again)
+    np.testing.assert_array_equal(updates[0], round_1.updates(one, 0)[[0, 5]])
+
+
+def test_a_smaller_first_batch_is_measured_too(folder):
+    done = first_round(folder, "smaller", "--first_batch_size=64")
+    assert done.returncode == 0, done.stderr
+    smaller, full = (
+        rows(folder / name / "simulation_first_round.csv") for name in ("smaller", "one")
+    )
+    assert len(smaller) == len(full)
+    # Round 1 costs less with a smaller batch.
+    assert float(smaller[0]["noise_multiplier"]) < float(full[0]["noise_multiplier"])
 
 
 @pytest.mark.parametrize("mixture_mode", ["default", "paper"])
@@ -207,6 +247,7 @@ def test_principal_components_cluster_as_the_updates_do(sums, mixture_mode):
         (["--eps="], "--eps="),
         (["--seeds=0"], "--seeds=0"),
         (["--noise_seeds=0"], "--noise_seeds=0"),
+        (["--first_batch_size=0"], "--first_batch_size=0"),
         (["--samples_per_client=1"], "--samples_per_client=1"),
         (["--samples_per_client=100000"], "--samples_per_client=100000"),
         (["stray"], "stray"),

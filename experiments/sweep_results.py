@@ -1,0 +1,82 @@
+"""The table of a sweep: one row per finished run, for figures, tables and the report.
+
+The sweep keeps it as `simulation_sweep.parquet` and, for people, `simulation_sweep.csv`. It holds
+exact accuracies, which only a simulation may look at: hence the names.
+"""
+
+import hashlib
+import json
+import pathlib
+
+import pandas as pd
+
+from experiments.sweep_folder import RUNS
+from rdpcfl_tff import storage
+from rdpcfl_tff.errors import UserError
+
+TABLE = "simulation_sweep"
+
+
+def load(folder: pathlib.Path) -> pd.DataFrame:
+    """The table of the sweep in `folder`, a row per finished run, sorted by the run's folder.
+
+    Columns:
+        algorithm, dataset, shift, epsilon (inf: not private), seed: what the sweep varies.
+        model, cluster_sizes (text such as "3,6,6,6"), samples_per_client, delta, rounds,
+            batch_size, learning_rate, clip_norm, ...: every other field of `RunConfig`, by its
+            name there; a field that is None in all runs is None here, one that is None in some is
+            NaN there.
+        test_accuracy_mean, test_accuracy_worst, test_accuracy_minority: over the clients, exact.
+        exact (bool), misplaced_clients, minority_found (bool): the final partition against the
+            true clusters; misplaced_clients is 0 if exact.
+        stopped: only if a run was told to end after round 1 if in doubt, and did; it then has no
+            accuracies.
+        models, models_in_use, private (bool), epsilon_spent (inf: not private).
+        run_folder: where the run's records are, relative to `folder`.
+        hash: SHA-256 of the run's config.json and summary.json, one after the other.
+    """
+    path = folder / f"{TABLE}.parquet"
+    if not path.exists():
+        raise UserError(f"{folder} holds no finished run of a sweep: {path.name} is missing")
+    return pd.read_parquet(path)
+
+
+def collect(folder: pathlib.Path) -> pd.DataFrame:
+    """Reads the records of every finished run below `folder`, and writes the table of them."""
+    rows = [_row(folder, path.parent) for path in sorted((folder / RUNS).glob("*/summary.json"))]
+    table = pd.DataFrame(rows)
+    if rows:
+        with storage.explained(folder, "free space there, then give the same command again"):
+            storage.write_atomically(folder / f"{TABLE}.parquet", [table.to_parquet(index=False)])
+            storage.write_atomically(
+                folder / f"{TABLE}.csv", [table.to_csv(index=False, lineterminator="\n").encode()]
+            )
+    return table
+
+
+def run_hash(run_folder: pathlib.Path) -> str:
+    """What a number in a table is traced back by: SHA-256 of the run's config and summary."""
+    content = [(run_folder / name).read_bytes() for name in ("config.json", "summary.json")]
+    return hashlib.sha256(b"".join(content)).hexdigest()
+
+
+def _row(folder: pathlib.Path, run_folder: pathlib.Path) -> dict[str, object]:
+    config = json.loads((run_folder / "config.json").read_text())["config"]
+    summary = json.loads((run_folder / "summary.json").read_text())
+    accuracy = summary.pop("simulation_test_accuracy", {})
+    partition = summary.pop("simulation_partition", {})
+    return (
+        config
+        | {
+            "epsilon": float(config["epsilon"]),
+            "cluster_sizes": ",".join(map(str, config["cluster_sizes"])),
+        }
+        | {f"test_accuracy_{name}": value for name, value in accuracy.items()}
+        | partition
+        | summary
+        | {"epsilon_spent": summary["epsilon_spent"] if summary["private"] else float("inf")}
+        | {
+            "run_folder": run_folder.relative_to(folder).as_posix(),
+            "hash": run_hash(run_folder),
+        }
+    )
