@@ -41,6 +41,7 @@ plt.plot([1, 2]); plt.savefig(io.BytesIO())
     "psutil": "import psutil; assert psutil.Process().memory_info().rss > 0",
     "pyarrow": "import pyarrow; assert pyarrow.array([1, 2]).to_numpy().sum() == 3",
     "pytest": "import pytest",
+    "pytest-xdist": "import xdist.plugin",
     "ruff": "from ruff import find_ruff_bin; find_ruff_bin()",
     "scikit-learn": """
 import numpy as np; from sklearn.mixture import GaussianMixture

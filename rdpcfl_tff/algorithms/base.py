@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rdpcfl_tff.clustering.confidence import Confidence
 from rdpcfl_tff.clustering.count import ClusterCount
 from rdpcfl_tff.clustering.mixture import Mixture, PrincipalComponents
 from rdpcfl_tff.federated.federation import Federation
@@ -20,8 +21,8 @@ class Clustering:
     """What the server made of the updates of round 1.
 
     Attributes:
-        updates: The noised updates, float32 [n, p].
-        components: Their principal components.
+        updates: The noised updates, float32 [n, p]; NaN for a client that sent none.
+        components: The principal components of those that came.
         count: How many clusters there are, and the evidence.
         mixture: The fitted mixture; None if all clients are taken for one cluster.
         responsibilities: pi, the posterior over clusters of each client, [n, M].
@@ -35,6 +36,13 @@ class Clustering:
     responsibilities: np.ndarray
     switch_round: int
 
+    @property
+    def confidence(self) -> Confidence:
+        """How far to trust it."""
+        mss = None if self.mixture is None else self.mixture.mss
+        missing = np.flatnonzero(np.isnan(self.updates[:, 0]))
+        return Confidence(self.count, mss, self.responsibilities, tuple(missing.tolist()))
+
 
 @dataclasses.dataclass(frozen=True)
 class State:
@@ -45,7 +53,6 @@ class State:
         stage: What kind of round the last one was, in the paper's words.
         models: The cluster models, float32 [M, p].
         assignment: R(i), the model that each client trained last.
-        selections: How many private selections each client has made so far.
         clustering: What came out of round 1, for algorithms that cluster there.
     """
 
@@ -53,7 +60,6 @@ class State:
     stage: str
     models: np.ndarray
     assignment: tuple[int, ...]
-    selections: int = 0
     clustering: Clustering | None = None
 
 

@@ -46,8 +46,9 @@ class IFCA:
             state = dataclasses.replace(
                 state,
                 stage="private selection",
-                assignment=federation.select(state.models, state.round_number + 1),
-                selections=state.selections + 1,
+                assignment=federation.select(
+                    state.models, state.assignment, state.round_number + 1
+                ),
             )
         else:
             state = dataclasses.replace(state, stage="fixed clusters")

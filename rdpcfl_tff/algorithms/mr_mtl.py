@@ -21,10 +21,13 @@ class MRMTL:
     Attributes:
         training: The local training.
         pull: lambda; 0 is `Local`.
+        clip_pull: Whether the pull is part of every gradient that is clipped, as Liu et al. have
+            it. It then costs some of the clip norm.
     """
 
     training: LocalTraining
     pull: float
+    clip_pull: bool = False
 
     def schedule(self, records: int) -> Schedule:
         """Rounds that are all alike, and no selection to pay for."""
@@ -40,5 +43,7 @@ class MRMTL:
         """Every client trains its own model, pulled to the mean of all of them."""
         round_number = state.round_number + 1
         mean = state.models.mean(axis=0)
-        models = federation.train_personal(state.models, mean, self.pull, round_number)
+        models = federation.train_personal(
+            state.models, mean, self.pull, round_number, self.clip_pull
+        )
         return dataclasses.replace(state, round_number=round_number, models=models)

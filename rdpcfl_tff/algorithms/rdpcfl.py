@@ -13,6 +13,7 @@ import numpy as np
 
 from rdpcfl_tff.algorithms.base import Clustering, LocalTraining, State, train_fixed_clusters
 from rdpcfl_tff.clustering import count, mixture
+from rdpcfl_tff.errors import UserError
 from rdpcfl_tff.federated.federation import Federation
 from rdpcfl_tff.privacy import randomness
 from rdpcfl_tff.privacy.accounting import Schedule
@@ -54,7 +55,7 @@ class RDPCFL:
     def first_round(self, federation: Federation) -> State:
         """Stage 1: the clients' updates of theta_init, and a mixture on them."""
         updates = federation.updates(federation.initial_parameters, round_number=1)
-        clustering = self.cluster(updates)
+        clustering = self.cluster(updates, federation.plan.noise_of_updates())
         num_models = clustering.responsibilities.shape[1]
         return State(
             round_number=1,
@@ -69,7 +70,7 @@ class RDPCFL:
         assert state.clustering is not None
         round_number = state.round_number + 1
         switch_round = state.clustering.switch_round
-        assignment, selections = state.assignment, state.selections
+        assignment = state.assignment
         if len(state.models) == 1:
             stage = "one model"
         elif round_number <= switch_round:
@@ -77,20 +78,29 @@ class RDPCFL:
             assignment = self._draw(state.clustering.responsibilities, round_number)
         elif round_number <= switch_round + self.selection_rounds:
             stage = "private selection"
-            assignment = federation.select(state.models, round_number)
-            selections += 1
+            assignment = federation.select(state.models, assignment, round_number)
         else:
             stage = "fixed clusters"
-        state = dataclasses.replace(
-            state, stage=stage, assignment=assignment, selections=selections
-        )
+        state = dataclasses.replace(state, stage=stage, assignment=assignment)
         return train_fixed_clusters(state, federation)
 
-    def cluster(self, updates: np.ndarray) -> Clustering:
-        """The number of clusters, the mixture, and the round to trust it until."""
-        components = mixture.principal_components(updates)
-        counted = count.count_clusters(components, self.candidates, self.seed)
+    def cluster(self, updates: np.ndarray, noise: np.ndarray | None = None) -> Clustering:
+        """The number of clusters, the mixture, and the round to trust it until.
+
+        A client that sent no update has the clusters' sizes for its posterior. The noise is that
+        of each client's update, if it differs; the paper's mixture makes no use of it.
+        """
         paper = self.mixture_mode == "paper"
+        came = np.isfinite(updates).all(axis=1)
+        candidates = tuple(m for m in self.candidates if m <= came.sum() - 2 or came.all())
+        if not candidates:
+            raise UserError(
+                f"only {came.sum()} of {len(updates)} clients sent a sound update in round 1, too "
+                "few to cluster: run again when more of them are there (or lower --lr)"
+            )
+        known_noise = None if noise is None or paper else noise[came]
+        components = mixture.principal_components(updates[came], known_noise)
+        counted = count.count_clusters(components, candidates, self.seed)
         num_clusters = self.num_clusters
         if num_clusters is None:
             num_clusters = counted.paper_choice if paper else counted.default_choice
@@ -106,9 +116,9 @@ class RDPCFL:
             fitted = mixture.default_mixture(components, num_clusters)
             uncertainty = counted.uncertainty(fitted.mpo)
         switch_round = mixture.switch_round(uncertainty, self.training.rounds)
-        return Clustering(
-            updates, components, counted, fitted, fitted.responsibilities, switch_round
-        )
+        responsibilities = np.tile(fitted.responsibilities.mean(axis=0), (len(updates), 1))
+        responsibilities[came] = fitted.responsibilities
+        return Clustering(updates, components, counted, fitted, responsibilities, switch_round)
 
     def _draw(self, responsibilities: np.ndarray, round_number: int) -> tuple[int, ...]:
         """R(i) = m with probability pi_i[m], for every client i."""

@@ -10,34 +10,60 @@ import pathlib
 
 import tensorflow as tf
 
-from rdpcfl_tff.data.silos import SiloStore
+from rdpcfl_tff.data.store import INPUT_TYPES, SiloStore
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """What every silo has in common, and is public: the shape and the scaling of its images."""
+    """What every silo has in common, and is public: the shape and the scaling of its inputs.
 
-    image_shape: tuple[int, int, int]
+    Attributes:
+        input_shape: Of one image or of one record of features.
+        mean: Subtracted from an input, a pixel being divided by 255 before.
+        std: What the difference is divided by.
+        kind: "images" (uint8) or "features" (float32), as in `SiloStore`.
+    """
+
+    input_shape: tuple[int, ...]
     mean: float
     std: float
+    kind: str = "images"
 
     @classmethod
     def of(cls, store: SiloStore) -> "RecordFormat":
         """The format that the store's manifest states."""
-        return cls(store.image_shape, store.normalisation.mean, store.normalisation.std)
+        normalisation = store.normalisation
+        return cls(store.input_shape, normalisation.mean, normalisation.std, store.kind)
+
+    @property
+    def largest(self) -> float:
+        """What an input is divided by before anything else."""
+        return 255.0 if self.kind == "images" else 1.0
 
     def write_blank(self, silo: str, split: str, num_records: int) -> None:
-        """Makes up a split of black images with label 0, to measure time with."""
-        images = bytes(num_records * math.prod(self.image_shape))
-        pathlib.Path(silo, f"{split}.images").write_bytes(images)
+        """Makes up a split of black images or zeros with label 0, to measure time with."""
+        record_size = math.prod(self.input_shape) * INPUT_TYPES[self.kind].itemsize
+        pathlib.Path(silo, f"{split}.{self.kind}").write_bytes(bytes(num_records * record_size))
         pathlib.Path(silo, f"{split}.labels").write_bytes(bytes(num_records))
 
-    def scale(self, images: tf.Tensor) -> tf.Tensor:
-        """uint8 pixels to the model's float32 inputs."""
-        return (tf.cast(images, tf.float32) / 255.0 - self.mean) / self.std
+    def is_whole(self, silo: str, split: str) -> bool:
+        """Whether the silo has the split, with an input for every label."""
+        inputs = pathlib.Path(silo, f"{split}.{self.kind}")
+        labels = pathlib.Path(silo, f"{split}.labels")
+        record_size = math.prod(self.input_shape) * INPUT_TYPES[self.kind].itemsize
+        try:
+            return inputs.stat().st_size == labels.stat().st_size * record_size > 0
+        except OSError:
+            return False
+
+    def scale(self, inputs: tf.Tensor) -> tf.Tensor:
+        """uint8 pixels, or features, to the model's float32 inputs."""
+        return (tf.cast(inputs, tf.float32) / self.largest - self.mean) / self.std
 
     def read(self, silo: tf.Tensor, split: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """The images (uint8 [N, H, W, C]) and labels (int32 [N]) of one split of the silo."""
-        images = tf.io.decode_raw(tf.io.read_file(silo + f"/{split}.images"), tf.uint8)
+        """The inputs (uint8 or float32 [N, ...]) and labels (int32 [N]) of one split."""
+        inputs = tf.io.decode_raw(
+            tf.io.read_file(silo + f"/{split}.{self.kind}"), INPUT_TYPES[self.kind]
+        )
         labels = tf.io.decode_raw(tf.io.read_file(silo + f"/{split}.labels"), tf.uint8)
-        return tf.reshape(images, (-1, *self.image_shape)), tf.cast(labels, tf.int32)
+        return tf.reshape(inputs, (-1, *self.input_shape)), tf.cast(labels, tf.int32)

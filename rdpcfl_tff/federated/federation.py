@@ -5,7 +5,10 @@ trains which model. What a method returns is what the server sees, unless it say
 """
 
 import collections
+import dataclasses
 import functools
+import logging
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,9 +19,11 @@ from rdpcfl_tff.federated import client_data, rounds, scoring
 from rdpcfl_tff.privacy import accounting, dp_sgd, randomness
 from rdpcfl_tff.privacy.plan import PrivacyPlan
 
+_LOG = logging.getLogger(__name__)
+
 
 class Federation:
-    """All clients of a run.
+    """All clients of a run, of which some may be missing in a round.
 
     Attributes:
         silos: The folder of each client's silo, in the clients' order.
@@ -28,6 +33,9 @@ class Federation:
         learning_rate: eta.
         clip_norm: c.
         key: Where all randomness of the clients comes from.
+        dropout: The probability that a client is missing in a round.
+        done: What each client has done with its records so far: the accountant's ledger.
+        left_out: Clients whose training diverged in the last round.
     """
 
     def __init__(
@@ -39,6 +47,7 @@ class Federation:
         learning_rate: float,
         clip_norm: float,
         key: bytes,
+        dropout: float = 0.0,
     ):
         self.silos = tuple(silos)
         self.records = records
@@ -46,6 +55,9 @@ class Federation:
         self.plan = plan
         self.learning_rate = learning_rate
         self.clip_norm = clip_norm
+        self.dropout = dropout
+        self.done = (accounting.Done(),) * len(self.silos)
+        self.left_out = 0
         self._key = key
 
     @property
@@ -60,48 +72,121 @@ class Federation:
 
     def train(self, models: np.ndarray, assignment: Sequence[int], round_number: int) -> np.ndarray:
         """The models [M, p] after one round in which client i trains model `assignment[i]`."""
-        return self._round(len(models)).next(models, self._tasks(assignment, round_number))
+        present = self._begin_round(round_number)
+        if not present:
+            return models
+        tasks = [self._task(client, assignment[client], round_number) for client in present]
+        models, clients = self._round(len(models)).next(models, tasks)
+        self._leave_out(len(present) - int(clients.sum()), round_number)
+        return models
 
     def train_personal(
-        self, models: np.ndarray, anchor: np.ndarray, pull: float, round_number: int
+        self,
+        models: np.ndarray,
+        anchor: np.ndarray,
+        pull: float,
+        round_number: int,
+        clip_pull: bool = False,
     ) -> np.ndarray:
-        """The models [n, p] after client i has trained model i, pulled towards the anchor [p]."""
+        """The models [n, p] after client i has trained model i, pulled towards the anchor [p].
+
+        With `clip_pull` the pull is clipped together with each gradient. A client that is missing,
+        or whose training diverges, keeps the model that it had.
+        """
+        present = self._begin_round(round_number)
+        if not present:
+            return models
         tasks = [
-            rounds.personal_task(model, task)
-            for model, task in zip(
-                models, self._tasks([0] * self.num_clients, round_number), strict=True
-            )
+            rounds.personal_task(models[client], self._task(client, 0, round_number))
+            for client in present
         ]
         server = collections.OrderedDict(anchor=anchor, pull=pull)
-        return np.stack(self._personal_round()(server, tasks))
+        trained = np.stack(self._personal_round(clip_pull)(server, tasks))
+        sound = _sound(trained - models[list(present)])
+        self._leave_out(int((~sound).sum()), round_number)
+        models = models.copy()
+        models[np.array(present)[sound]] = trained[sound]
+        return models
 
     def updates(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        """Every client's noised update [n, p] after training the same model [p]."""
-        tasks = self._tasks([0] * self.num_clients, round_number)
-        return np.stack(self._updates()(model[np.newaxis], tasks))
+        """Every client's noised update [n, p] after training the same model [p].
 
-    def select(self, models: np.ndarray, round_number: int) -> tuple[int, ...]:
-        """The model that each client has chosen privately, by its accuracy on its train set."""
-        selections = [
+        The row of a client that is missing, or whose training diverged, is NaN.
+        """
+        updates = np.full((self.num_clients, len(model)), np.nan, np.float32)
+        present = self._begin_round(round_number)
+        if present:
+            tasks = [self._task(client, 0, round_number) for client in present]
+            updates[list(present)] = np.stack(self._updates()(model[np.newaxis], tasks))
+        sound = _sound(updates)
+        self._leave_out(len(present) - int(sound.sum()), round_number)
+        updates[~sound] = np.nan
+        return updates
+
+    def select(
+        self, models: np.ndarray, assignment: Sequence[int], round_number: int
+    ) -> tuple[int, ...]:
+        """The model that each client has chosen privately, by its accuracy on its train set.
+
+        A client that is missing keeps the model that it is assigned to.
+        """
+        present = self.present(round_number)
+        tasks = [
             scoring.selection_task(
-                silo,
-                schedule.records,
-                schedule.epsilon_select,
+                self.silos[client],
+                self.plan.schedules[client].records,
+                self.plan.schedules[client].epsilon_select,
                 self._seed(randomness.Purpose.SELECTION, round_number, client),
             )
-            for client, (silo, schedule) in enumerate(
-                zip(self.silos, self.plan.schedules, strict=True)
-            )
+            for client in present
         ]
-        return tuple(int(index) for index in self._selection(len(models))(models, selections))
+        chosen = list(assignment)
+        if present:
+            indices = self._selection(len(models))(models, tasks)
+            for client, index in zip(present, indices, strict=True):
+                chosen[client] = int(index)
+                selections = self.done[client].selections + 1
+                self._count(client, dataclasses.replace(self.done[client], selections=selections))
+        return tuple(chosen)
 
     def evaluate(self, models: np.ndarray, assignment: Sequence[int], split: str) -> np.ndarray:
-        """Each client's exact accuracy on its own model: private, for simulations only."""
-        evaluations = [
-            scoring.evaluation_task(silo, model)
-            for silo, model in zip(self.silos, assignment, strict=True)
-        ]
-        return np.array(self._evaluation(len(models), split)(models, evaluations))
+        """Each client's exact accuracy on its own model: private, for simulations only.
+
+        NaN for a client whose silo is missing or damaged.
+        """
+        whole = [client for client in range(self.num_clients) if self._has(client, split)]
+        accuracies = np.full(self.num_clients, np.nan)
+        if whole:
+            evaluations = [
+                scoring.evaluation_task(self.silos[client], assignment[client]) for client in whole
+            ]
+            accuracies[whole] = self._evaluation(len(models), split)(models, evaluations)
+        return accuracies
+
+    # One answer for the whole round, even if a silo goes away in the middle of it.
+    @functools.lru_cache(maxsize=1)  # noqa: B019 (a federation lives as long as its run)
+    def present(self, round_number: int) -> tuple[int, ...]:
+        """The clients that take part in a round: those that do not drop out, with a whole silo."""
+        present = []
+        for client in range(self.num_clients):
+            word, _ = self._seed(randomness.Purpose.DROPOUT, round_number, client)
+            if word % 2**32 < self.dropout * 2**32:
+                continue
+            if not self._has(client, "train"):
+                _LOG.warning(
+                    "round %d goes on without client %d: its silo %s is missing or damaged",
+                    round_number,
+                    client,
+                    self.silos[client],
+                )
+                continue
+            present.append(client)
+        return tuple(present)
+
+    def _has(self, client: int, split: str) -> bool:
+        """Whether a client's records can be read; a remote worker's are taken to be there."""
+        silo = self.silos[client]
+        return not os.path.isabs(silo) or self.records.is_whole(silo, split)
 
     def seconds_per_step(self) -> float:
         """How long one step of every client takes on this machine, measured on blank records."""
@@ -116,11 +201,34 @@ class Federation:
             self._updates()(model, tasks)
         return (time.monotonic() - start) / steps
 
-    def _tasks(self, assignment: Sequence[int], round_number: int) -> list:
-        return [
-            rounds.client_task(silo, model, self._local_task(client, round_number))
-            for client, (silo, model) in enumerate(zip(self.silos, assignment, strict=True))
-        ]
+    def _begin_round(self, round_number: int) -> tuple[int, ...]:
+        """Who trains; from here on it is paid for, for a round that fails may have been sent."""
+        present = self.present(round_number)
+        for client in present:
+            if round_number == 1:
+                self._count(client, dataclasses.replace(self.done[client], first_round=True))
+            else:
+                later_rounds = self.done[client].later_rounds + 1
+                self._count(
+                    client, dataclasses.replace(self.done[client], later_rounds=later_rounds)
+                )
+        return present
+
+    def _count(self, client: int, done: accounting.Done) -> None:
+        self.done = (*self.done[:client], done, *self.done[client + 1 :])
+
+    def _leave_out(self, clients: int, round_number: int) -> None:
+        self.left_out = clients
+        if clients > 0:
+            _LOG.warning(
+                "round %d: the training of %d clients diverged, and they are left out; lower --lr",
+                round_number,
+                clients,
+            )
+
+    def _task(self, client: int, model: int, round_number: int) -> collections.OrderedDict:
+        local_task = self._local_task(client, round_number)
+        return rounds.client_task(self.silos[client], model, local_task)
 
     def _local_task(self, client: int, round_number: int) -> dp_sgd.LocalTask:
         schedule = self.plan.schedules[client]
@@ -131,7 +239,7 @@ class Federation:
             steps=accounting.steps_per_round(schedule.records, batch_size, schedule.local_epochs),
             learning_rate=self.learning_rate,
             clip_norm=self.clip_norm,
-            noise_multiplier=self.plan.noise_multipliers[client],
+            noise_multiplier=self.plan.noise_multiplier(client, round_number),
             seed=self._seed(randomness.Purpose.SAMPLING_AND_NOISE, round_number, client),
         )
 
@@ -144,8 +252,8 @@ class Federation:
         return rounds.build_round(num_models, self.records, self.engine, self.plan.private)
 
     @functools.cache  # noqa: B019
-    def _personal_round(self):
-        return rounds.build_personal_round(self.records, self.engine, self.plan.private)
+    def _personal_round(self, clip_pull: bool):
+        return rounds.build_personal_round(self.records, self.engine, self.plan.private, clip_pull)
 
     @functools.cache  # noqa: B019
     def _updates(self):
@@ -158,3 +266,8 @@ class Federation:
     @functools.cache  # noqa: B019
     def _evaluation(self, num_models: int, split: str):
         return scoring.build_evaluation(num_models, self.engine.model, self.records, split)
+
+
+def _sound(updates: np.ndarray) -> np.ndarray:
+    """Which updates [n, p] are those of a training that did not diverge."""
+    return (np.abs(updates) <= rounds.LARGEST_UPDATE).all(axis=1)

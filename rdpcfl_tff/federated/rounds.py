@@ -12,7 +12,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from rdpcfl_tff.federated import client_data
-from rdpcfl_tff.privacy import dp_sgd
+from rdpcfl_tff.privacy import clipping, dp_sgd
+
+# Updates are summed in fixed point, in units of 2^-40, because integers have the same sum in any
+# order: one machine or several, the result has the same bits. Rounding an update to these units
+# changes it less than float32 does unless it is below 2^-16, and then by less than a millionth of
+# the noise.
+_UNITS = 2.0**40
+# Nobody whose training works moves a weight so far in one round; and 2^15 such updates still fit.
+LARGEST_UPDATE = 2.0**8
 
 # What the server sends to one client for one round; all of it public.
 TASK_TYPE = tff.StructWithPythonType(
@@ -45,8 +53,10 @@ def build_round(
     """The iterative process whose state is the cluster models, float32 [M, p].
 
     `initialize()` gives all of them the model's initial parameters, the paper's theta_init.
-    `next(models, tasks)` gives the models after one round: model m has moved by the plain average
-    of the updates of the clients that trained it; a model that nobody trained stays as it is.
+    `next(models, tasks)` gives the models after one round, and how many clients each is the work
+    of. Model m has moved by the plain average of the updates of the clients that trained it; a
+    model that nobody trained stays as it is. A client whose training diverged (an update that is
+    not finite, or huge) is left out.
     """
     shape = (num_models, engine.model.num_parameters)
     models_type = tff.TensorType(np.float32, shape)
@@ -58,8 +68,11 @@ def build_round(
 
     @tff.tensorflow.computation
     def nothing_yet():
+        # A tensor per model: TFF keeps what it has after every client until the last one, and the
+        # models that a client did not train are then not kept again.
         return collections.OrderedDict(
-            update_sums=tf.zeros(shape), clients=tf.zeros(num_models, tf.int32)
+            update_sums=[tf.zeros(shape[1], tf.int64) for _ in range(num_models)],
+            clients=tf.zeros(num_models, tf.int32),
         )
 
     sums_type = nothing_yet.type_signature.result
@@ -67,25 +80,39 @@ def build_round(
     @tff.tensorflow.computation(sums_type, local_update.type_signature.result)
     def add_client(sums, report):
         row = tf.reshape(report["model"], (1, 1))
+        # Never true of a NaN.
+        sound = tf.reduce_all(tf.abs(report["update"]) <= LARGEST_UPDATE)
+        update = tf.where(sound, report["update"], tf.zeros_like(report["update"]))
+        in_units = tf.cast(tf.round(tf.cast(update, tf.float64) * _UNITS), tf.int64)
+        update_sums = [
+            tf.cond(
+                tf.equal(report["model"], model),
+                lambda so_far=so_far: so_far + in_units,
+                lambda so_far=so_far: so_far,
+            )
+            for model, so_far in enumerate(sums["update_sums"])
+        ]
         return collections.OrderedDict(
-            update_sums=tf.tensor_scatter_nd_add(
-                sums["update_sums"], row, report["update"][tf.newaxis]
+            update_sums=update_sums,
+            clients=tf.tensor_scatter_nd_add(
+                sums["clients"], row, tf.cast(sound, tf.int32)[tf.newaxis]
             ),
-            clients=tf.tensor_scatter_nd_add(sums["clients"], row, [1]),
         )
 
     @tff.tensorflow.computation(sums_type, sums_type)
     def add_sums(one, other):
         return tf.nest.map_structure(tf.add, one, other)
 
-    @tff.tensorflow.computation(sums_type)
-    def averages(sums):
-        clients = tf.cast(sums["clients"], tf.float32)[:, tf.newaxis]
-        return tf.math.divide_no_nan(sums["update_sums"], clients)
+    @tff.tensorflow.computation(models_type, sums_type)
+    def move(models, sums):
+        clients = tf.cast(sums["clients"], tf.float64)[:, tf.newaxis]
+        updates = tf.cast(tf.stack(list(sums["update_sums"])), tf.float64) / _UNITS
+        averages = tf.math.divide_no_nan(updates, clients)
+        return models + tf.cast(averages, tf.float32), sums["clients"]
 
-    @tff.tensorflow.computation(models_type, models_type)
-    def move(models, average_updates):
-        return models + average_updates
+    @tff.tensorflow.computation(sums_type)
+    def unchanged(sums):
+        return sums
 
     @tff.federated_computation
     def initialise_server():
@@ -96,10 +123,9 @@ def build_round(
     )
     def next_round(models, tasks):
         reports = tff.federated_map(local_update, (tff.federated_broadcast(models), tasks))
-        average_updates = tff.federated_aggregate(
-            reports, nothing_yet(), add_client, add_sums, averages
-        )
-        return tff.federated_map(move, (models, average_updates))
+        sums = tff.federated_aggregate(reports, nothing_yet(), add_client, add_sums, unchanged)
+        moved = tff.federated_map(move, (models, sums))
+        return moved[0], moved[1]
 
     return tff.templates.IterativeProcess(initialise_server, next_round)
 
@@ -131,10 +157,11 @@ def personal_task(model: np.ndarray, task: collections.OrderedDict) -> collectio
 
 
 def build_personal_round(
-    records: client_data.RecordFormat, engine: dp_sgd.Engine, private: bool
+    records: client_data.RecordFormat, engine: dp_sgd.Engine, private: bool, clip_pull: bool = False
 ) -> tff.Computation:
     """A computation `(anchor and pull, personal tasks) -> every client's own model afterwards`.
 
+    The pull to the anchor joins after the noise, or is clipped together with each gradient.
     The models go from client to client's next round through the caller: MR-MTL's server sees them
     noised, and `Local`'s stay at the client.
     """
@@ -150,15 +177,21 @@ def build_personal_round(
     def train_own_model(server, personal):
         task = personal["task"]
         images, labels = records.read(task["silo"], "train")
+
+        def pull(theta):
+            return server["pull"] * (theta - server["anchor"])
+
+        # Without privacy nothing is clipped, and both ways are one.
+        inside = clip_pull and private
         update = dp_sgd.train(
-            engine,
+            clipping.VectorizedMapEngine(engine.model, pull) if inside else engine,
             personal["own_model"],
             images,
             labels,
             _local_task(task),
             records.scale,
             private,
-            pull=lambda theta: server["pull"] * (theta - server["anchor"]),
+            pull=None if inside else pull,
         )
         return personal["own_model"] + update
 

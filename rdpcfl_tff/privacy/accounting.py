@@ -38,6 +38,8 @@ _SERIES_ERROR = 1e-12
 
 # Privacy losses are rounded to multiples of this, upwards in effect.
 _LOSS_GRID = 1e-4
+_LARGEST_PLD = 100.0
+_LARGEST_SELECTION_PLD = 10.0
 
 _CALIBRATION_TOLERANCE = 1e-5
 _LARGEST_LOG_NOISE_MULTIPLIER = 14.0
@@ -100,6 +102,26 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
+class Done:
+    """What a client has really done with its records so far.
+
+    Attributes:
+        first_round: whether it took part in round 1.
+        later_rounds: how many of the later rounds it took part in.
+        selections: how many cluster models it has selected.
+    """
+
+    first_round: bool = False
+    later_rounds: int = 0
+    selections: int = 0
+
+    @classmethod
+    def all_of(cls, schedule: Schedule) -> "Done":
+        """Everything that the schedule allows."""
+        return cls(True, schedule.rounds - 1, schedule.selections)
+
+
+@dataclasses.dataclass(frozen=True)
 class Steps:
     """So many DP-SGD steps, alike in sampling rate and noise multiplier."""
 
@@ -117,12 +139,12 @@ def dp_sgd_steps(
     schedule: Schedule,
     noise_multiplier: float,
     first_round_noise_multiplier: float | None = None,
-    rounds_done: int | None = None,
+    done: Done | None = None,
 ) -> list[Steps]:
     """Return the steps of round 1 and those of all later rounds (all of them, or those done)."""
-    rounds = schedule.rounds if rounds_done is None else rounds_done
-    if not 0 <= rounds <= schedule.rounds:
-        raise ValueError(f"{rounds} rounds done of {schedule.rounds}")
+    done = done or Done.all_of(schedule)
+    if not 0 <= done.later_rounds < schedule.rounds:
+        raise ValueError(f"{done.later_rounds} later rounds done of {schedule.rounds - 1}")
     if first_round_noise_multiplier is None:
         first_round_noise_multiplier = noise_multiplier
 
@@ -130,8 +152,8 @@ def dp_sgd_steps(
         per_round = steps_per_round(schedule.records, batch_size, schedule.local_epochs)
         return Steps(rounds * per_round, batch_size / schedule.records, noise_multiplier)
 
-    first = steps(min(rounds, 1), schedule.first_batch_size, first_round_noise_multiplier)
-    later = steps(max(rounds - 1, 0), schedule.batch_size, noise_multiplier)
+    first = steps(int(done.first_round), schedule.first_batch_size, first_round_noise_multiplier)
+    later = steps(done.later_rounds, schedule.batch_size, noise_multiplier)
     return [part for part in (first, later) if part.count > 0]
 
 
@@ -140,18 +162,12 @@ def epsilon_spent(
     noise_multiplier: float,
     delta: float,
     first_round_noise_multiplier: float | None = None,
-    rounds_done: int | None = None,
-    selections_done: int | None = None,
+    done: Done | None = None,
 ) -> float:
     """Epsilon by RDP at the given delta: of the whole run, or of the part that is done."""
-    return epsilon_and_order(
-        schedule,
-        noise_multiplier,
-        delta,
-        first_round_noise_multiplier,
-        rounds_done,
-        selections_done,
-    )[0]
+    return epsilon_and_order(schedule, noise_multiplier, delta, first_round_noise_multiplier, done)[
+        0
+    ]
 
 
 def epsilon_and_order(
@@ -159,29 +175,69 @@ def epsilon_and_order(
     noise_multiplier: float,
     delta: float,
     first_round_noise_multiplier: float | None = None,
-    rounds_done: int | None = None,
-    selections_done: int | None = None,
+    done: Done | None = None,
 ) -> tuple[float, float]:
     """`epsilon_spent`, and the RDP order at which it was found."""
-    steps = dp_sgd_steps(schedule, noise_multiplier, first_round_noise_multiplier, rounds_done)
-    selections = _selections(schedule, selections_done)
-    rdp = sum(
-        (part.count * _rdp_of_step(part, schedule.adjacency) for part in steps),
-        start=np.zeros_like(ORDERS),
-    )
-    if selections > 0:
-        # The exponential mechanism is epsilon_select^2/8-zCDP: RDP alpha * epsilon_select^2/8,
-        # under either adjacency, for its sensitivity 1/(N-1) holds under both.
-        rdp = rdp + selections * ORDERS * schedule.epsilon_select**2 / 8
+    rdp = composed_rdp(schedule, noise_multiplier, first_round_noise_multiplier, done)
     epsilon, order = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, delta)
     return float(epsilon), float(order)
 
 
-def _selections(schedule: Schedule, selections_done: int | None) -> int:
-    selections = schedule.selections if selections_done is None else selections_done
+def composed_rdp(
+    schedule: Schedule,
+    noise_multiplier: float,
+    first_round_noise_multiplier: float | None = None,
+    done: Done | None = None,
+) -> np.ndarray:
+    """RDP at ORDERS of all mechanisms together: of the whole run, or of the part that is done."""
+    steps = dp_sgd_steps(schedule, noise_multiplier, first_round_noise_multiplier, done)
+    selections = (done or Done.all_of(schedule)).selections
     if not 0 <= selections <= schedule.selections:
         raise ValueError(f"{selections} selections done of {schedule.selections}")
-    return selections
+    rdp = sum(
+        (part.count * _rdp_of_step(part, schedule.adjacency) for part in steps),
+        start=np.zeros_like(ORDERS),
+    )
+    return rdp + selections * _rdp_of_selection(schedule) if selections > 0 else rdp
+
+
+def budget_shares(
+    schedule: Schedule,
+    noise_multiplier: float,
+    delta: float,
+    first_round_noise_multiplier: float | None = None,
+) -> dict[str, float]:
+    """What round 1, the later rounds and the selections take of the budget; together 1.
+
+    They are shares of the RDP at the order of `epsilon_and_order`: RDP of several mechanisms adds
+    up, while their epsilons do not.
+    """
+    arguments = schedule, noise_multiplier, delta, first_round_noise_multiplier
+    _, order = epsilon_and_order(*arguments)
+    at = list(ORDERS).index(order)
+    steps = {
+        "round 1": Done(first_round=True),
+        "later rounds": Done(later_rounds=schedule.rounds - 1),
+    }
+    rdp = {
+        stage: sum(
+            part.count * float(_rdp_of_step(part, schedule.adjacency)[at])
+            for part in dp_sgd_steps(schedule, noise_multiplier, first_round_noise_multiplier, done)
+        )
+        for stage, done in steps.items()
+    }
+    rdp["selections"] = schedule.selections * float(_rdp_of_selection(schedule)[at])
+    return {stage: value / sum(rdp.values()) for stage, value in rdp.items()}
+
+
+def _rdp_of_selection(schedule: Schedule) -> np.ndarray:
+    """RDP of ONE selection at ORDERS.
+
+    The exponential mechanism is epsilon_select^2/8-zCDP, under either adjacency, for its
+    sensitivity 1/(N-1) holds under both. Its pure epsilon bounds its RDP at every order, too, and
+    is the smaller of the two bounds where epsilon_select is large.
+    """
+    return np.minimum(ORDERS * schedule.epsilon_select**2 / 8, schedule.epsilon_select)
 
 
 def _rdp_of_step(step: Steps, adjacency: Adjacency) -> np.ndarray:
@@ -224,7 +280,8 @@ def epsilon_spent_pld(
     """Epsilon of the whole run by privacy loss distributions: a second opinion.
 
     It is smaller than RDP's, unless the selections take most of the budget. None under
-    replace-one with Poisson sampling, for which dp_accounting has no distribution.
+    replace-one with Poisson sampling, for which dp_accounting has no distribution, and for budgets
+    so large that they promise nothing: the distributions then need more than float64.
     """
     steps = dp_sgd_steps(schedule, noise_multiplier, first_round_noise_multiplier)
     replace = schedule.adjacency is Adjacency.REPLACE_ONE
@@ -235,6 +292,12 @@ def epsilon_spent_pld(
         selecting and math.isinf(schedule.epsilon_select)
     ):
         return math.inf
+    if (
+        schedule.epsilon_select > _LARGEST_SELECTION_PLD
+        or epsilon_spent(schedule, noise_multiplier, delta, first_round_noise_multiplier)
+        > _LARGEST_PLD
+    ):
+        return None
     loss = pld.privacy_loss_distribution.identity(_LOSS_GRID)
     for part in steps:
         loss = loss.compose(
@@ -335,20 +398,20 @@ def _check_budget(
                 "--eps: leave it out, or raise --rounds above 1"
             )
     # What does not depend on z: the selections, and round 1 if its noise is given.
-    fixed_rounds = 0 if first_round_noise_multiplier is None else 1
+    first_is_fixed = first_round_noise_multiplier is not None
     fixed = epsilon_spent(
         schedule,
         noise_multiplier=math.inf,
         delta=delta,
         first_round_noise_multiplier=first_round_noise_multiplier,
-        rounds_done=fixed_rounds,
+        done=Done(first_round=first_is_fixed, selections=schedule.selections),
     )
     if fixed >= epsilon:
         fixes, spenders = ["raise --eps"], []
         if schedule.selections > 0:
             spenders.append(f"{schedule.selections} selections")
             fixes.append("lower --eps_select_ratio")
-        if fixed_rounds > 0:
+        if first_is_fixed:
             spenders.append("round 1 at its given noise")
             fixes.append("raise --first_round_noise_multiplier")
         raise UserError(

@@ -6,6 +6,7 @@ to one example and is still to be noised (`dp_sgd.py`).
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 import tensorflow as tf
@@ -124,10 +125,16 @@ def _blank(values: tf.Tensor, dropped: tf.Tensor | None) -> tf.Tensor:
 
 
 class VectorizedMapEngine:
-    """One gradient per example by `tf.vectorized_map`: any model, several times slower."""
+    """One gradient per example by `tf.vectorized_map`: any model, several times slower.
 
-    def __init__(self, model: FunctionalModel):
+    A `pull`, the gradient of a regulariser, is added to each example's gradient before clipping.
+    """
+
+    def __init__(
+        self, model: FunctionalModel, pull: Callable[[tf.Tensor], tf.Tensor] = tf.zeros_like
+    ):
         self.model = model
+        self._pull = pull
 
     def gradient_sum(
         self,
@@ -139,6 +146,7 @@ class VectorizedMapEngine:
     ) -> tf.Tensor:
         """See `Engine`."""
         theta = self.model.unflatten(parameters)
+        pull = self._pull(parameters)
 
         def clipped_gradient(example: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             image, label = example
@@ -146,7 +154,7 @@ class VectorizedMapEngine:
                 tape.watch(theta)
                 logits = self.model.logits_from_weights(theta, image[tf.newaxis])
                 loss = tf.reduce_sum(losses(logits, label[tf.newaxis]))
-            gradient = self.model.flatten(tape.gradient(loss, theta))
+            gradient = self.model.flatten(tape.gradient(loss, theta)) + pull
             squared_norm = tf.reduce_sum(gradient**2)
             clipped = gradient * clip_factors(squared_norm, clip_norm)
             return tf.where(tf.math.is_finite(squared_norm), clipped, tf.zeros_like(clipped))

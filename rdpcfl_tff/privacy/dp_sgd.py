@@ -66,7 +66,12 @@ def train(
     """
     if not private:
         engine = UnclippedEngine(engine.model)
+    model = engine.model
     expected_batch = tf.cast(task.batch_size, tf.float32)
+    noise_std = task.clip_norm * task.noise_multiplier
+    # What no output depends on influences no later step, so that all its noise can be drawn at the
+    # end: the sum of the steps' noises, with the same distribution. A pull would shrink it.
+    noise_at_end = private and pull is None and model.num_live_parameters < model.num_parameters
 
     def batch_sum(sum_so_far: tf.Tensor, theta: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         def one_chunk(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -92,10 +97,10 @@ def train(
         sampling_seed, noise_seed = _split(
             tf.random.experimental.stateless_fold_in(task.seed, step)
         )
-        if private:
-            noise = gaussian_noise(
-                engine.model.num_parameters, task.clip_norm * task.noise_multiplier, noise_seed
-            )
+        if noise_at_end:
+            noise = model.spread(gaussian_noise(model.num_live_parameters, noise_std, noise_seed))
+        elif private:
+            noise = gaussian_noise(model.num_parameters, noise_std, noise_seed)
         else:
             noise = tf.zeros_like(theta)
         batch = poisson_batch(tf.shape(images)[0], task.records, task.batch_size, sampling_seed)
@@ -112,6 +117,12 @@ def train(
         (tf.constant(0), parameters),
         parallel_iterations=1,
     )
+    if noise_at_end:
+        _, noise_seed = _split(tf.random.experimental.stateless_fold_in(task.seed, task.steps))
+        all_steps_std = noise_std * tf.sqrt(tf.cast(task.steps, tf.float32))
+        noise = gaussian_noise(model.num_parameters, all_steps_std, noise_seed)
+        live = model.spread(tf.ones(model.num_live_parameters))
+        trained -= (task.learning_rate / expected_batch) * noise * (1 - live)
     return trained - parameters
 
 

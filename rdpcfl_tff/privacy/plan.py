@@ -6,11 +6,12 @@ same schedules that the noise is calibrated on. All of it is public.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from rdpcfl_tff.errors import UserError
 from rdpcfl_tff.privacy import accounting
 from rdpcfl_tff.privacy.statement import NoiseSource, privacy_statement
 
@@ -20,71 +21,134 @@ class PrivacyPlan:
     """Every client's schedule and noise multiplier.
 
     Attributes:
-        epsilon: The budget of each client; infinity means a run that is not private.
-        delta: The other half of the budget.
+        epsilons: The budget of each client; infinity for all means a run that is not private.
+        deltas: The other half of each budget.
         schedules: One per client.
         noise_multipliers: z of each client.
+        first_round_noise_multipliers: z of each client in round 1; by default that of all rounds.
     """
 
-    epsilon: float
-    delta: float
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
     schedules: tuple[accounting.Schedule, ...]
     noise_multipliers: tuple[float, ...]
+    first_round_noise_multipliers: tuple[float, ...] = ()
+
+    def __post_init__(self):
+        if not self.first_round_noise_multipliers:
+            object.__setattr__(self, "first_round_noise_multipliers", self.noise_multipliers)
 
     @classmethod
     def calibrate(
-        cls, schedules: Sequence[accounting.Schedule], epsilon: float, delta: float
+        cls,
+        schedules: Sequence[accounting.Schedule],
+        epsilon: float | Sequence[float],
+        delta: float | Sequence[float],
+        first_round_noise_multiplier: float | None = None,
+        names: Sequence[str] = (),
     ) -> "PrivacyPlan":
-        """The plan with the smallest noise that keeps every client within (epsilon, delta)."""
+        """The plan with the smallest noise that keeps every client within (epsilon, delta).
+
+        If the noise of round 1 is given, then the other rounds have what the rest of the budget
+        allows: both are accounted together. Epsilon and delta are one for all clients, or one for
+        each; the clients' names are for errors.
+        """
+        epsilons, deltas = (_per_client(value, len(schedules)) for value in (epsilon, delta))
+        if len({math.isinf(one) for one in epsilons}) > 1:
+            raise UserError(
+                "some clients have an epsilon of their own and the others have none: give --eps, "
+                "which is for all clients without their own"
+            )
+        first = first_round_noise_multiplier
+        if first is not None:
+            first = _as_float32_upwards(first)
+        noise_multipliers = []
+        for client, budgeted in enumerate(zip(schedules, epsilons, deltas, strict=True)):
+            try:
+                noise_multipliers.append(accounting.noise_multiplier(*budgeted, first))
+            except UserError as error:
+                raise UserError(f"client {names[client]}: {error}" if names else error) from None
         return cls(
-            epsilon,
-            delta,
+            epsilons,
+            deltas,
             tuple(schedules),
-            tuple(
-                _as_float32_upwards(accounting.noise_multiplier(one, epsilon, delta))
-                for one in schedules
-            ),
+            tuple(map(_as_float32_upwards, noise_multipliers)),
+            () if first is None else (first,) * len(schedules),
         )
+
+    def noise_multiplier(self, client: int, round_number: int) -> float:
+        """The z that the client's training has in the round."""
+        first = round_number == 1
+        return (self.first_round_noise_multipliers if first else self.noise_multipliers)[client]
+
+    def noise_of_updates(self) -> np.ndarray | None:
+        """How noisy each client's update of round 1 is, up to a common factor; None if all alike.
+
+        The noise of a step is c z / b, and the steps add up: eta c z sqrt(steps) / b.
+        """
+        noise = np.array(
+            [
+                first * math.sqrt(_first_steps(schedule)) / schedule.first_batch_size
+                for schedule, _, first, _ in self._accounted()
+            ]
+        )
+        return None if np.ptp(noise) == 0 else noise
 
     @property
     def private(self) -> bool:
         """Whether anything is clipped and noised at all."""
-        return not math.isinf(self.epsilon)
+        return not math.isinf(max(self.epsilons))
 
     def statements(self, clip_norm: float, noise_source: NoiseSource) -> list[dict[str, Any]]:
         """The privacy statement of every client; clients that are alike share one."""
-        alike: dict[tuple[accounting.Schedule, float], list[int]] = {}
-        for client, key in enumerate(zip(self.schedules, self.noise_multipliers, strict=True)):
+        alike: dict[tuple[accounting.Schedule, float, float, float], list[int]] = {}
+        for client, key in enumerate(self._accounted()):
             alike.setdefault(key, []).append(client)
         return [
             {"clients": clients}
             | privacy_statement(
                 schedule,
-                delta=self.delta,
+                delta=delta,
                 noise_multiplier=noise_multiplier,
+                first_round_noise_multiplier=first,
                 clip_norm=clip_norm,
                 clients=len(self.schedules),
                 noise_source=noise_source,
             )
-            for (schedule, noise_multiplier), clients in alike.items()
+            for (schedule, noise_multiplier, first, delta), clients in alike.items()
         ]
 
-    def epsilon_spent(self, rounds_done: int, selections_done: int) -> float:
-        """The largest epsilon that any client has spent after so many rounds and selections."""
+    def epsilon_spent(self, done: Sequence[accounting.Done]) -> float:
+        """The largest epsilon that any client has spent, from what each of them has done."""
         if not self.private:
             return math.inf
         return max(
-            accounting.epsilon_spent(
-                schedule,
-                noise_multiplier,
-                self.delta,
-                rounds_done=rounds_done,
-                selections_done=selections_done,
-            )
-            for schedule, noise_multiplier in set(
-                zip(self.schedules, self.noise_multipliers, strict=True)
+            accounting.epsilon_spent(schedule, noise_multiplier, delta, first, so_far)
+            for (schedule, noise_multiplier, first, delta), so_far in set(
+                zip(self._accounted(), done, strict=True)
             )
         )
+
+    def _accounted(self) -> Iterator[tuple[accounting.Schedule, float, float, float]]:
+        """Each client's schedule, z, z of round 1, and delta."""
+        return zip(
+            self.schedules,
+            self.noise_multipliers,
+            self.first_round_noise_multipliers,
+            self.deltas,
+            strict=True,
+        )
+
+
+def _first_steps(schedule: accounting.Schedule) -> int:
+    return accounting.steps_per_round(
+        schedule.records, schedule.first_batch_size, schedule.local_epochs
+    )
+
+
+def _per_client(value: float | Sequence[float], clients: int) -> tuple[float, ...]:
+    """The same for every client, unless each has its own already."""
+    return tuple(value) if isinstance(value, Sequence) else (value,) * clients
 
 
 def _as_float32_upwards(value: float) -> float:

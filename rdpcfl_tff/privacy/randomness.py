@@ -23,6 +23,7 @@ class Purpose(enum.Enum):
     SAMPLING_AND_NOISE = "local training"
     SELECTION = "selection"
     ASSIGNMENT = "assignment draw"
+    DROPOUT = "dropout"
 
 
 def run_key(seed: int) -> bytes:

@@ -112,6 +112,7 @@ def privacy_statement(
             "rounds": schedule.rounds,
             "clip_norm": clip_norm,
             "noise_multiplier": noise_multiplier,
+            "first_round_noise_multiplier": steps[0].noise_multiplier,
             "clients": clients,
         },
         "protected": list(_PROTECTED) if private else [],
@@ -126,6 +127,18 @@ def _finite(value: float | None) -> float | None:
 
 def as_text(statement: dict[str, Any]) -> str:
     """Return the statement for people, in lines of at most 100 characters."""
+    title, facts = in_words(statement)
+    return "\n".join(
+        [title]
+        + [
+            textwrap.fill(f"{name:15}{fact}", 100, subsequent_indent=" " * 15)
+            for name, fact in facts
+        ]
+    )
+
+
+def in_words(statement: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the promise in one line, and the facts behind it, each with its name."""
     epsilon, orders, public = (statement[key] for key in ("epsilon", "orders", "public"))
     if statement["private"]:
         by_rdp = _up(epsilon["rdp"])
@@ -155,18 +168,13 @@ def as_text(statement: dict[str, Any]) -> str:
             f"N={public['records']}, b={public['batch_size']} "
             f"(round 1: {public['first_batch_size']}), K={public['local_epochs']}, "
             f"E={public['rounds']}, c={public['clip_norm']:g}, "
-            f"z={public['noise_multiplier']:.4g}, n={public['clients']}",
+            f"z={public['noise_multiplier']:.4g} "
+            f"(round 1: {public['first_round_noise_multiplier']:.4g}), n={public['clients']}",
         ),
         *(("protected", item) for item in statement["protected"]),
         *(("not protected", item) for item in statement["not_protected"]),
     ]
-    return "\n".join(
-        [title]
-        + [
-            textwrap.fill(f"{name:15}{fact}", 100, subsequent_indent=" " * 15)
-            for name, fact in facts
-        ]
-    )
+    return title, facts
 
 
 def _up(epsilon: float) -> str:

@@ -38,7 +38,9 @@ def draw_run(directory: pathlib.Path) -> pathlib.Path:
 def _draw_components(axes: plt.Axes, content: dict, clients: pd.DataFrame) -> None:
     points = np.array(content["principal_components"])
     found = np.array(content["responsibilities"]).argmax(axis=1)
-    for cluster, members in clients.groupby("true_cluster").groups.items():
+    known = "true_cluster" in clients
+    true_clusters = clients["true_cluster"] if known else pd.Series(0, clients.index)
+    for cluster, members in true_clusters.groupby(true_clusters).groups.items():
         axes.scatter(
             points[members, 0],
             points[members, 1],
@@ -46,7 +48,7 @@ def _draw_components(axes: plt.Axes, content: dict, clients: pd.DataFrame) -> No
             marker=MARKERS[cluster % len(MARKERS)],
             s=60,
             alpha=0.8,
-            label=f"true cluster {cluster}",
+            label=f"true cluster {cluster}" if known else "client",
         )
     axes.set_xlabel("first principal component")
     axes.set_ylabel("second principal component")
@@ -59,7 +61,10 @@ def _draw_components(axes: plt.Axes, content: dict, clients: pd.DataFrame) -> No
 def _draw_accuracy(axes: plt.Axes, directory: pathlib.Path) -> None:
     accuracy = pd.read_csv(directory / "simulation_metrics.csv")
     for column, colour, style in (("mean", 0, "-"), ("minority", 1, "--"), ("worst", 2, ":")):
-        axes.plot(accuracy["round"], accuracy[column], style, color=COLOURS[colour], label=column)
+        if column in accuracy:
+            axes.plot(
+                accuracy["round"], accuracy[column], style, color=COLOURS[colour], label=column
+            )
     rounds = pd.read_csv(directory / "metrics.csv")
     starts = rounds.groupby("stage", sort=False)["round"].min()
     for index, (stage, start) in enumerate(starts.items()):

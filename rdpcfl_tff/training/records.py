@@ -6,10 +6,12 @@ What only a simulation may look at, exact accuracies and true clusters, has a na
 
 import csv
 import dataclasses
+import importlib.metadata
 import io
 import json
-import math
+import os
 import pathlib
+import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,18 +23,24 @@ from rdpcfl_tff.algorithms.base import Clustering
 from rdpcfl_tff.config import RunConfig
 from rdpcfl_tff.errors import UserError
 from rdpcfl_tff.privacy import statement
+from rdpcfl_tff.training.checkpoint import WAY_OUT
 
 _PER_ROUND = ("metrics.csv", "assignments.csv", "simulation_metrics.csv")
-_WAY_OUT = "free space there, then give the same command with this --output_dir to go on"
 
 
 class RunRecords:
     """Reads and writes one results folder; each row is written as soon as it is known."""
 
-    def __init__(self, directory: pathlib.Path, config: RunConfig, command: Sequence[str]):
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        config: RunConfig,
+        command: Sequence[str],
+        runtime: str = "worker",
+    ):
         """Begins a new folder, or opens that of the same run to go on with it."""
         self.directory = directory
-        written = _as_json(config)
+        written = {"runtime": runtime, "config": config.as_json()}
         if (directory / "config.json").exists():
             _check_same_run(directory, written)
         else:
@@ -42,7 +50,10 @@ class RunRecords:
                 )
             with storage.explained(directory, "choose another --output_dir"):
                 directory.mkdir(parents=True, exist_ok=True)
-            self._write_json("config.json", {"command": list(command), "config": written})
+            self._write_json(
+                "config.json",
+                {"command": list(command), "versions": _versions()} | written,
+            )
         self._tensorboard = tf.summary.create_file_writer(str(directory / "simulation_tensorboard"))
 
     @property
@@ -69,6 +80,8 @@ class RunRecords:
         """What the server made of round 1: the scores, the mixture, and the updates themselves."""
         content: dict[str, Any] = {
             "finding": clustering.count.sentence,
+            "sure": clustering.confidence.sure,
+            "ambiguous_clients": clustering.confidence.ambiguous_clients,
             "count": dataclasses.asdict(clustering.count),
             "switch_round": clustering.switch_round,
             "principal_components": clustering.components.coordinates[:, :2].tolist(),
@@ -121,9 +134,10 @@ class RunRecords:
         """The final state of every client, with its true cluster and its test accuracy."""
         self._write("simulation_clients.csv", _table(rows))
 
-    def write_models(self, models: np.ndarray) -> None:
-        """The final cluster models, one flat row of parameters each."""
+    def write_models(self, models: np.ndarray, about: Mapping[str, object]) -> None:
+        """The final cluster models, one flat row of parameters each, and how to use them."""
         self._write_arrays("models.npz", models=models)
+        self._write_json("model.json", about)
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """What came out; the same command gives the same bytes."""
@@ -138,29 +152,42 @@ class RunRecords:
         self._write(name, buffer.getvalue())
 
     def _write(self, name: str, content: bytes) -> None:
-        with storage.explained(self.directory, _WAY_OUT):
+        with storage.explained(self.directory, WAY_OUT):
             storage.write_atomically(self.directory / name, [content])
 
     def _append(self, name: str, row: Mapping[str, object]) -> None:
         path = self.directory / name
-        with storage.explained(self.directory, _WAY_OUT), open(path, "ab") as file:
+        with storage.explained(self.directory, WAY_OUT), open(path, "ab") as file:
             file.write(_table([row], header=file.tell() == 0))
 
 
-def _as_json(config: RunConfig) -> dict[str, Any]:
-    fields = dataclasses.asdict(config) | {"cluster_sizes": list(config.cluster_sizes)}
-    if math.isinf(config.epsilon):
-        fields["epsilon"] = "inf"  # JSON has no infinity
-    return fields
+def _versions() -> dict[str, str]:
+    """What decides the last bits of a result, beside the config."""
+    distributions = (
+        "tensorflow",
+        "tensorflow-federated",
+        "tensorflow-privacy",
+        "dp-accounting",
+        "scikit-learn",
+        "numpy",
+    )
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "TensorFlow's default"),
+    } | {name: importlib.metadata.version(name) for name in distributions}
 
 
-def _check_same_run(directory: pathlib.Path, config: Mapping[str, object]) -> None:
-    before = json.loads((directory / "config.json").read_text())["config"]
+def _check_same_run(directory: pathlib.Path, written: Mapping[str, Any]) -> None:
+    before = json.loads((directory / "config.json").read_text())
     different = [
-        f"{name} was {before.get(name)}, now {value}"
-        for name, value in config.items()
-        if before.get(name) != value
+        f"{name} was {before['config'].get(name)}, now {value}"
+        for name, value in written["config"].items()
+        if before["config"].get(name) != value
     ]
+    # Runtimes agree to float accuracy, and a run that is gone on with is to agree in every bit.
+    if before.get("runtime") != written["runtime"]:
+        different.append(f"runtime was {before.get('runtime')}, now {written['runtime']}")
     if different:
         raise UserError(
             f"--output_dir={directory} holds another run ({'; '.join(different)}): give its "

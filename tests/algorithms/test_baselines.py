@@ -105,6 +105,23 @@ def test_mr_mtl_pulls_every_step_to_the_mean(worker, digits_store, model):
     assert np.abs(pulled - free).max() > 1e-3
 
 
+def test_mr_mtl_can_clip_its_pull(worker, digits_store, model):
+    training = LocalTraining(rounds=2, local_epochs=1, batch_size=16)
+
+    def models(pull, clip_pull, epsilon):
+        algorithm = MRMTL(training, pull, clip_pull)
+        return run(algorithm, federation(digits_store, model, algorithm, epsilon), 2).models
+
+    without = models(0.0, False, epsilon=5.0)
+    np.testing.assert_allclose(models(0.0, True, epsilon=5.0), without, atol=1e-5)
+    # A strong pull that is clipped moves a model by far less than one that is not.
+    free, clipped = models(20.0, False, epsilon=5.0), models(20.0, True, epsilon=5.0)
+    assert np.abs(clipped - free).max() > 0.05
+    np.testing.assert_array_equal(
+        models(20.0, False, epsilon=math.inf), models(20.0, True, epsilon=math.inf)
+    )
+
+
 def test_ifca_without_a_selection_budget_takes_the_most_accurate_model(worker, digits_store, model):
     inits = np.stack([FunctionalModel(cnn(seed=s)).initial_parameters for s in (5, 6, 7)])
     training = LocalTraining(rounds=3, local_epochs=1, batch_size=16)
@@ -113,9 +130,9 @@ def test_ifca_without_a_selection_budget_takes_the_most_accurate_model(worker, d
     first = algorithm.first_round(clients)
     accuracies = np.array([clients.evaluate(inits, [m] * 3, "train") for m in range(3)])
     np.testing.assert_array_equal(first.assignment, accuracies.argmax(axis=0))
-    assert (first.stage, first.selections) == ("private selection", 1)
+    assert (first.stage, clients.done[0].selections) == ("private selection", 1)
     second = algorithm.next_round(first, clients)
-    assert (second.stage, second.selections) == ("fixed clusters", 1)
+    assert (second.stage, clients.done[0].selections) == ("fixed clusters", 1)
     assert second.assignment == first.assignment
     unused = set(range(3)) - set(first.assignment)
     for index in unused:

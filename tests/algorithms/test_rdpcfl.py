@@ -10,11 +10,13 @@ from rdpcfl_tff.algorithms.rdpcfl import RDPCFL
 from rdpcfl_tff.clustering.matching import match_partition
 from rdpcfl_tff.clustering.mixture import switch_round
 from rdpcfl_tff.data import silos, sources
+from rdpcfl_tff.errors import UserError
 from rdpcfl_tff.federated.client_data import RecordFormat
 from rdpcfl_tff.federated.federation import Federation
 from rdpcfl_tff.models.cnn import cnn
 from rdpcfl_tff.models.functional import FunctionalModel
 from rdpcfl_tff.privacy import clipping, randomness
+from rdpcfl_tff.privacy.accounting import Done
 from rdpcfl_tff.privacy.plan import PrivacyPlan
 
 ROUNDS = 20
@@ -85,8 +87,10 @@ def test_the_stages_follow_each_other_as_in_algorithm_1(states):
     )
 
 
-def test_every_selection_is_in_the_schedule_and_no_other_is_made(states, federation):
-    assert states[-1].selections == federation.plan.schedules[0].selections == 2
+def test_all_that_was_done_was_in_the_schedule(states, federation):
+    assert len(states) == ROUNDS
+    assert set(federation.done) == {Done(True, ROUNDS - 1, selections=2)}
+    assert federation.plan.schedules[0].selections == 2
 
 
 def test_clusters_are_frozen_after_the_last_selection(states):
@@ -115,6 +119,31 @@ def test_clusters_are_drawn_from_the_posterior():
     expected = 5000 * responsibilities[0]
     assert np.all(np.abs(counts - expected) <= 4 * np.sqrt(expected))
     assert algorithm()._draw(responsibilities, 2) != algorithm()._draw(responsibilities, 3)
+
+
+def test_a_client_that_missed_round_1_is_drawn_by_the_clusters_sizes():
+    updates = clustered_updates()
+    updates[[0, 7]] = np.nan
+    clustering = algorithm().cluster(updates)
+    others = np.delete(np.arange(len(updates)), [0, 7])
+    assert clustering.components.coordinates.shape[0] == len(others)
+    np.testing.assert_allclose(
+        clustering.responsibilities[0], clustering.responsibilities[others].mean(axis=0)
+    )
+    whole = algorithm().cluster(clustered_updates())
+    assert clustering.responsibilities.shape == whole.responsibilities.shape
+
+
+def test_too_few_updates_are_not_clustered():
+    updates = clustered_updates()
+    updates[3:] = np.nan
+    with pytest.raises(UserError, match="only 3 of 12 clients"):
+        algorithm().cluster(updates)
+
+
+def clustered_updates():
+    centres = np.repeat(np.eye(3, 500) * 200, 4, axis=0)
+    return (centres + updates_without_clusters()).astype(np.float32)
 
 
 def updates_without_clusters():

@@ -64,6 +64,7 @@ def test_a_run_leaves_its_records(run_folders):
     assert summary["simulation_test_accuracy"]["mean"] == pytest.approx(mean)
     config = json.loads((folder / "config.json").read_text())
     assert config["config"]["epsilon"] == 8 and config["config"]["rounds"] == 2
+    assert config["versions"]["tensorflow"] == tf.__version__
     assert (folder / "privacy.txt").read_text().count("(8.000, 0.001)-differentially private") == 1
 
 
@@ -111,7 +112,8 @@ def test_one_seed_gives_one_result(run_folders):
 
 def test_without_privacy_it_says_so(tmp_path):
     done = run_main(
-        *SMALL, "--algorithm=odpcfl", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path}/run"
+        *(*SMALL, "--eps=inf", "--algorithm=odpcfl"),
+        *(f"--cache_dir={tmp_path}", f"--output_dir={tmp_path}/run"),
     )
     assert done.returncode == 0, done.stderr
     assert "NOT private" in done.stdout
@@ -150,6 +152,9 @@ def test_noise_from_the_operating_system_differs_and_its_key_is_kept_apart(tmp_p
         (["--rounds=1"], "--rounds=1"),
         (["--eps_select_ratio=2"], "--eps_select_ratio=2"),
         (["--selection_ratio=0.9"], "--selection_ratio=0.9"),
+        (["--selection_rounds=11", "--rounds=20"], "--selection_rounds=11"),
+        (["--client_dropout=1"], "--client_dropout=1"),
+        (["--checkpoint_every=0"], "checkpoint_every"),
         (["--eps=3", "--eps_select_ratio=0.9"], "lower --eps_select_ratio"),
         (["--cluster_sizes=2000"], "--cluster_sizes=2000"),
         (["--samples_per_client=100000"], "--samples_per_client=100000"),

@@ -61,7 +61,8 @@ def test_each_model_moves_by_the_average_of_its_clients(
     np.testing.assert_array_equal(models, np.tile(engine.model.initial_parameters, (3, 1)))
 
     round_tasks = tasks(digits_store, assignment=(2, 0, 2))
-    after = process.next(models, round_tasks)
+    after, clients = process.next(models, round_tasks)
+    assert clients.tolist() == [1, 0, 2]
 
     updates = [update_outside_tff(engine, records, models, task, private) for task in round_tasks]
     assert all(np.linalg.norm(update) > 1e-3 for update in updates)
@@ -85,7 +86,27 @@ def test_one_seed_gives_the_same_bits_on_another_worker(digits_store, engine, re
     results = []
     for cores in (1, 2, 2):
         with runtime.local_worker(runtime.RuntimeConfig(cores=cores)):
-            models = process.next(process.initialize(), round_tasks)
-            results.append(process.next(models, round_tasks))
+            models, _ = process.next(process.initialize(), round_tasks)
+            results.append(process.next(models, round_tasks)[0])
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[1], results[2])
+
+
+def test_the_order_of_the_clients_does_not_change_a_bit(worker, digits_store, engine, records):
+    process = rounds.build_round(1, records, engine, True)
+    round_tasks = tasks(digits_store, assignment=(0, 0, 0))
+    one, _ = process.next(process.initialize(), round_tasks)
+    other, _ = process.next(process.initialize(), round_tasks[::-1])
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("learning_rate", [1e6, np.inf, np.nan])
+def test_a_client_that_diverges_is_left_out(worker, digits_store, engine, records, learning_rate):
+    process = rounds.build_round(2, records, engine, True)
+    models = process.initialize()
+    sound, diverging, _ = tasks(digits_store, assignment=(0, 0, 1))
+    diverging["learning_rate"] = learning_rate
+    after, clients = process.next(models, [sound, diverging])
+    assert clients.tolist() == [1, 0]
+    alone, _ = process.next(models, [sound])
+    np.testing.assert_array_equal(after, alone)

@@ -1,6 +1,7 @@
 """Noise multipliers and epsilons, by value: the paper's setting, closed forms, other routes."""
 
 import contextlib
+import dataclasses
 import doctest
 import io
 import itertools
@@ -20,6 +21,7 @@ from rdpcfl_tff.privacy import accounting
 from rdpcfl_tff.privacy.accounting import (
     ORDERS,
     Adjacency,
+    Done,
     Schedule,
     dp_sgd_steps,
     epsilon_and_order,
@@ -145,7 +147,7 @@ def test_one_full_batch_is_one_gaussian(z):
 
 def test_selections_alone():
     schedule = full_batch(selections=20, epsilon_select=0.3)
-    spent = epsilon_spent(schedule, 1.0, DELTA, rounds_done=0)
+    spent = epsilon_spent(schedule, 1.0, DELTA, done=Done(selections=20))
     expected = _converted(20 * 0.3**2 / 8, DELTA)
     assert expected * (1 - 1e-9) <= spent <= expected * 1.002
 
@@ -231,7 +233,8 @@ def test_epsilon_falls_with_noise_and_with_delta(schedule, z):
 def test_epsilon_after_each_round_rises_to_the_total(schedule, z):
     def spent(rounds):
         selections = min(rounds, schedule.selections)
-        return epsilon_spent(schedule, z, 1e-5, rounds_done=rounds, selections_done=selections)
+        done = Done(rounds > 0, max(rounds - 1, 0), selections)
+        return epsilon_spent(schedule, z, 1e-5, done=done)
 
     course = [spent(rounds) for rounds in range(schedule.rounds + 1)]
     assert course[0] == 0
@@ -241,10 +244,17 @@ def test_epsilon_after_each_round_rises_to_the_total(schedule, z):
 
 
 def test_part_of_a_run_cannot_be_more_than_the_run():
-    with pytest.raises(ValueError, match="201 rounds done of 200"):
-        epsilon_spent(paper(), 1.0, DELTA, rounds_done=201)
+    with pytest.raises(ValueError, match="200 later rounds done of 199"):
+        epsilon_spent(paper(), 1.0, DELTA, done=Done(later_rounds=200))
     with pytest.raises(ValueError, match="21 selections done of 20"):
-        epsilon_spent(paper(), 1.0, DELTA, selections_done=21)
+        epsilon_spent(paper(), 1.0, DELTA, done=Done(selections=21))
+
+
+def test_a_client_that_missed_round_1_has_not_paid_for_it():
+    missed = epsilon_spent(paper(), 1.9, DELTA, done=Done(False, 199, 20))
+    whole = epsilon_spent(paper(), 1.9, DELTA)
+    without_it = dataclasses.replace(paper(), rounds=199, first_batch_size=paper().batch_size)
+    assert missed == epsilon_spent(without_it, 1.9, DELTA) < whole
 
 
 # --- replace-one -----------------------------------------------------------------------------
@@ -434,3 +444,14 @@ def test_figures_in_the_documentation():
         with contextlib.redirect_stdout(printed):
             exec(command, {})
         assert printed.getvalue() == expected
+
+
+@pytest.mark.parametrize("epsilon", [50, 99, 300, 1e4, 1e6])
+@pytest.mark.parametrize("ratio", [0.03, 0.2])
+def test_a_budget_that_promises_nothing_is_still_accounted(epsilon, ratio):
+    schedule = paper(selections=2, epsilon=1)
+    schedule = dataclasses.replace(schedule, epsilon_select=ratio * epsilon)
+    z = noise_multiplier(schedule, epsilon, DELTA)
+    assert 0 < epsilon_spent(schedule, z, DELTA) <= epsilon
+    by_pld = epsilon_spent_pld(schedule, z, DELTA)
+    assert by_pld is None or 0 < by_pld <= epsilon

@@ -167,3 +167,16 @@ def test_no_example_whatever_it_holds_moves_the_sum_by_more_than_the_clip_norm(
     assert moved <= 2 * 0.1 * (1 + 1e-5)
     if np.isnan(poison):
         assert moved <= 1e-6, "what is no number counts as nothing"
+
+
+def test_a_pull_is_clipped_together_with_each_gradient():
+    model = SUPPORTED[0]()
+    inputs, labels = random_batch(model, EXAMPLES)
+    gradients = example_gradients(model, inputs, labels)
+    functional = FunctionalModel(model)
+    pull = np.random.default_rng(1).normal(size=functional.num_parameters).astype(np.float32)
+    engine = VectorizedMapEngine(functional, lambda parameters: tf.constant(pull))
+    weights = np.array([1, 1, 0, 1, 1, 0])
+    clip_norm = clip_norms(gradients + pull)["some"]
+    actual = gradient_sum(engine, inputs, labels, weights, clip_norm)
+    assert relative_error(actual, clipped_sum(gradients + pull, weights, clip_norm)) <= 1e-5

@@ -6,6 +6,7 @@ import scipy.stats
 import tensorflow as tf
 
 from rdpcfl_tff.models.functional import FunctionalModel
+from rdpcfl_tff.models.resnet import resnet18
 from rdpcfl_tff.privacy import dp_sgd
 from rdpcfl_tff.privacy.clipping import FastEngine
 from rdpcfl_tff.privacy.dp_sgd import LocalTask, gaussian_noise, poisson_batch, train
@@ -219,3 +220,43 @@ def test_the_sampling_rate_does_not_follow_the_neighbour():
     """The rate is the announced b/N, however many records are really there."""
     drawn = [len(poisson_batch(4000, 1000, 300, tf.constant([5, i]))) for i in range(200)]
     assert abs(np.mean(drawn) - 4000 * 0.3) < 4 * np.sqrt(4000 * 0.3 * 0.7 / 200)
+
+
+def test_weights_that_nothing_depends_on_get_the_noise_of_all_steps(records):
+    tf.keras.utils.set_random_seed(2)
+    images = tf.keras.Input((6, 6, 1))
+    values = tf.keras.layers.Conv2D(8, 3, strides=4, padding="same")(images)
+    values = tf.keras.layers.Conv2D(16, 5, padding="same", use_bias=False)(values)
+    values = tf.keras.layers.Dense(10)(tf.keras.layers.Flatten()(values))
+    model = FunctionalModel(tf.keras.Model(images, values))
+    live = model.spread(tf.ones(model.num_live_parameters)).numpy() == 1
+    # On a 2x2 image 3x3 of the 5x5 taps meet a pixel.
+    assert (~live).sum() == (25 - 9) * 8 * 16
+
+    steps = 9
+    engine = FastEngine(model)
+    moved = update(engine, records, steps=steps, noise_multiplier=1000.0, clip_norm=0.01)
+    # So much noise leaves nothing to see of the gradients.
+    standardised = moved / (0.5 / 32 * 0.01 * 1000.0 * np.sqrt(steps))
+    for part in (standardised[live], standardised[~live]):
+        assert scipy.stats.kstest(part, "norm").pvalue > 0.001
+    per_step = [
+        update(engine, records, steps=1, noise_multiplier=1000.0, seed=(number, 1))[~live]
+        for number in range(2)
+    ]
+    assert abs(np.corrcoef(per_step)[0, 1]) < 0.1
+    assert abs(np.corrcoef(moved[~live], per_step[0])[0, 1]) < 0.1
+
+
+def test_spread_is_where_the_gradients_are():
+    model = FunctionalModel(resnet18())
+    assert model.num_parameters - model.num_live_parameters == 6_946_816
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(2, 32, 32, 3)).astype(np.float32)
+    gradient = FastEngine(model).gradient_sum(
+        tf.constant(model.initial_parameters), inputs, tf.constant([1, 2]), tf.ones(2), 1.0
+    )
+    live = model.spread(tf.ones(model.num_live_parameters)).numpy()
+    assert np.all(gradient.numpy()[live == 0] == 0)
+    # The rest met only inputs that ReLU had set to zero.
+    assert np.mean(gradient.numpy()[live == 1] != 0) > 0.5
