@@ -68,8 +68,7 @@ def build_round(
 
     @tff.tensorflow.computation
     def nothing_yet():
-        # A tensor per model: TFF keeps what it has after every client until the last one, and the
-        # models that a client did not train are then not kept again.
+        # A tensor per model: a client's update then makes one of them anew, and not all.
         return collections.OrderedDict(
             update_sums=[tf.zeros(shape[1], tf.int64) for _ in range(num_models)],
             clients=tf.zeros(num_models, tf.int32),
