@@ -24,7 +24,7 @@ from rdpcfl_tff.privacy import clipping, dp_sgd
 
 RECORDS = 100
 BATCH_SIZE = 32
-STEPS = 5
+STEPS = 10
 NUM_MODELS = 4
 
 
