@@ -11,15 +11,18 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
+from rdpcfl_tff.errors import WorkerError
 from rdpcfl_tff.federated import client_data, rounds, scoring
 from rdpcfl_tff.privacy import accounting, dp_sgd, randomness
 from rdpcfl_tff.privacy.plan import PrivacyPlan
 
 _LOG = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 
 class Federation:
@@ -72,13 +75,18 @@ class Federation:
 
     def train(self, models: np.ndarray, assignment: Sequence[int], round_number: int) -> np.ndarray:
         """The models [M, p] after one round in which client i trains model `assignment[i]`."""
-        present = self._begin_round(round_number)
-        if not present:
+        self._begin_round(round_number)
+
+        def ask(present: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            tasks = [self._task(client, assignment[client], round_number) for client in present]
+            return self._round(len(models)).next(models, tasks)
+
+        present, answer = self._ask(ask, lambda: self.present(round_number))
+        if answer is None:
             return models
-        tasks = [self._task(client, assignment[client], round_number) for client in present]
-        models, clients = self._round(len(models)).next(models, tasks)
+        trained, clients = answer
         self._leave_out(len(present) - int(clients.sum()), round_number)
-        return models
+        return trained
 
     def train_personal(
         self,
@@ -93,15 +101,19 @@ class Federation:
         With `clip_pull` the pull is clipped together with each gradient. A client that is missing,
         or whose training diverges, keeps the model that it had.
         """
-        present = self._begin_round(round_number)
-        if not present:
+        self._begin_round(round_number)
+
+        def ask(present: Sequence[int]) -> np.ndarray:
+            tasks = [
+                rounds.personal_task(models[client], self._task(client, 0, round_number))
+                for client in present
+            ]
+            server = collections.OrderedDict(anchor=anchor, pull=pull)
+            return np.stack(self._personal_round(clip_pull)(server, tasks))
+
+        present, trained = self._ask(ask, lambda: self.present(round_number))
+        if trained is None:
             return models
-        tasks = [
-            rounds.personal_task(models[client], self._task(client, 0, round_number))
-            for client in present
-        ]
-        server = collections.OrderedDict(anchor=anchor, pull=pull)
-        trained = np.stack(self._personal_round(clip_pull)(server, tasks))
         sound = _sound(trained - models[list(present)])
         self._leave_out(int((~sound).sum()), round_number)
         models = models.copy()
@@ -113,11 +125,16 @@ class Federation:
 
         The row of a client that is missing, or whose training diverged, is NaN.
         """
-        updates = np.full((self.num_clients, len(model)), np.nan, np.float32)
-        present = self._begin_round(round_number)
-        if present:
+        self._begin_round(round_number)
+
+        def ask(present: Sequence[int]) -> np.ndarray:
             tasks = [self._task(client, 0, round_number) for client in present]
-            updates[list(present)] = np.stack(self._updates()(model[np.newaxis], tasks))
+            return np.stack(self._updates()(model[np.newaxis], tasks))
+
+        present, answer = self._ask(ask, lambda: self.present(round_number))
+        updates = np.full((self.num_clients, len(model)), np.nan, np.float32)
+        if answer is not None:
+            updates[list(present)] = answer
         sound = _sound(updates)
         self._leave_out(len(present) - int(sound.sum()), round_number)
         updates[~sound] = np.nan
@@ -130,23 +147,26 @@ class Federation:
 
         A client that is missing keeps the model that it is assigned to.
         """
-        present = self.present(round_number)
-        tasks = [
-            scoring.selection_task(
-                self.silos[client],
-                self.plan.schedules[client].records,
-                self.plan.schedules[client].epsilon_select,
-                self._seed(randomness.Purpose.SELECTION, round_number, client),
-            )
-            for client in present
-        ]
+
+        def ask(present: Sequence[int]) -> Sequence[int]:
+            tasks = [
+                scoring.selection_task(
+                    self.silos[client],
+                    self.plan.schedules[client].records,
+                    self.plan.schedules[client].epsilon_select,
+                    self._seed(randomness.Purpose.SELECTION, round_number, client),
+                )
+                for client in present
+            ]
+            return self._selection(len(models))(models, tasks)
+
+        for client in self.present(round_number):
+            selections = self.done[client].selections + 1
+            self._count(client, dataclasses.replace(self.done[client], selections=selections))
+        present, indices = self._ask(ask, lambda: self.present(round_number))
         chosen = list(assignment)
-        if present:
-            indices = self._selection(len(models))(models, tasks)
-            for client, index in zip(present, indices, strict=True):
-                chosen[client] = int(index)
-                selections = self.done[client].selections + 1
-                self._count(client, dataclasses.replace(self.done[client], selections=selections))
+        for client, index in zip(present, indices or (), strict=True):
+            chosen[client] = int(index)
         return tuple(chosen)
 
     def evaluate(self, models: np.ndarray, assignment: Sequence[int], split: str) -> np.ndarray:
@@ -154,16 +174,20 @@ class Federation:
 
         NaN for a client whose silo is missing or damaged.
         """
-        whole = [client for client in range(self.num_clients) if self._has(client, split)]
-        accuracies = np.full(self.num_clients, np.nan)
-        if whole:
-            evaluations = [
+
+        def ask(whole: Sequence[int]) -> Sequence[float]:
+            tasks = [
                 scoring.evaluation_task(self.silos[client], assignment[client]) for client in whole
             ]
-            accuracies[whole] = self._evaluation(len(models), split)(models, evaluations)
+            return self._evaluation(len(models), split)(models, tasks)
+
+        whole, answer = self._ask(ask, lambda: self._whole(split))
+        accuracies = np.full(self.num_clients, np.nan)
+        if answer is not None:
+            accuracies[list(whole)] = answer
         return accuracies
 
-    # One answer for the whole round, even if a silo goes away in the middle of it.
+    # One answer for the whole round, unless a silo goes away in the middle of it.
     @functools.lru_cache(maxsize=1)  # noqa: B019 (a federation lives as long as its run)
     def present(self, round_number: int) -> tuple[int, ...]:
         """The clients that take part in a round: those that do not drop out, with a whole silo."""
@@ -183,6 +207,9 @@ class Federation:
             present.append(client)
         return tuple(present)
 
+    def _whole(self, split: str) -> list[int]:
+        return [client for client in range(self.num_clients) if self._has(client, split)]
+
     def _has(self, client: int, split: str) -> bool:
         """Whether a client's records can be read; a remote worker's are taken to be there."""
         silo = self.silos[client]
@@ -201,10 +228,29 @@ class Federation:
             self._updates()(model, tasks)
         return (time.monotonic() - start) / steps
 
-    def _begin_round(self, round_number: int) -> tuple[int, ...]:
-        """Who trains; from here on it is paid for, for a round that fails may have been sent."""
-        present = self.present(round_number)
-        for client in present:
+    def _ask(
+        self, ask: Callable[[Sequence[int]], _Answer], clients: Callable[[], Sequence[int]]
+    ) -> tuple[Sequence[int], _Answer | None]:
+        """Asks the clients, and again without those whose silo goes away meanwhile.
+
+        Returns who answered and the answers, None if nobody is there. Whoever is asked twice draws
+        the same noise twice: nothing is released a second time.
+        """
+        there = clients()
+        while there:
+            try:
+                return there, ask(there)
+            except WorkerError:
+                self.present.cache_clear()
+                still_there = clients()
+                if still_there == there:
+                    raise
+                there = still_there
+        return there, None
+
+    def _begin_round(self, round_number: int) -> None:
+        """Notes who trains: from here on it is paid for, also if the silo goes away meanwhile."""
+        for client in self.present(round_number):
             if round_number == 1:
                 self._count(client, dataclasses.replace(self.done[client], first_round=True))
             else:
@@ -212,7 +258,6 @@ class Federation:
                 self._count(
                     client, dataclasses.replace(self.done[client], later_rounds=later_rounds)
                 )
-        return present
 
     def _count(self, client: int, done: accounting.Done) -> None:
         self.done = (*self.done[:client], done, *self.done[client + 1 :])

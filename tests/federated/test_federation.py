@@ -1,11 +1,13 @@
 """Clients that are missing in a round: the others go on, and only what was done is paid for."""
 
+import pathlib
 import shutil
 
 import numpy as np
 import pytest
 
 from rdpcfl_tff.algorithms.base import LocalTraining
+from rdpcfl_tff.errors import WorkerError
 from rdpcfl_tff.federated.client_data import RecordFormat
 from rdpcfl_tff.federated.federation import Federation
 from rdpcfl_tff.models.cnn import cnn
@@ -108,6 +110,32 @@ def test_a_round_goes_on_without_a_damaged_silo(worker, own_store, caplog, damag
     models = federation.initial_parameters[np.newaxis]
     accuracies = federation.evaluate(models, [0, 0, 0], "train")
     assert np.isnan(accuracies).tolist() == [False, True, False]
+
+
+def test_a_silo_that_goes_away_in_the_middle_of_a_round_is_left_out_of_it(
+    worker, own_store, digits_store, caplog
+):
+    federation = build_federation(own_store)
+    models = federation.initial_parameters[np.newaxis]
+    assert federation.present(2) == (0, 1, 2)  # the round has begun
+    shutil.rmtree(own_store.client_directories[1])
+    after = federation.train(models, [0, 0, 0], 2)
+    updates = build_federation(digits_store).updates(models[0], 2)
+    np.testing.assert_allclose(after[0], models[0] + updates[[0, 2]].mean(axis=0), atol=1e-6)
+    assert federation.present(2) == (0, 2)
+    assert "client 1: its silo" in caplog.text
+    # It may have trained before it went away, so it has paid; and nobody has paid twice.
+    assert federation.done == (Done(later_rounds=1),) * 3
+
+
+def test_a_computation_that_fails_with_all_silos_there_is_an_error(worker, own_store):
+    federation = build_federation(own_store)
+    directory = pathlib.Path(own_store.client_directories[1])
+    (directory / "train.labels").write_bytes(
+        b"\xff" * len((directory / "train.labels").read_bytes())
+    )
+    with pytest.raises(WorkerError):
+        federation.train(federation.initial_parameters[np.newaxis], [0, 0, 0], 2)
 
 
 def test_training_that_diverges_is_contained_and_told(worker, digits_store, caplog):
