@@ -156,6 +156,11 @@ _OVERRIDES = {
         ["fast", "tf_privacy"],
         "fast: our clipping; tf_privacy: TF Privacy's optimizer, the same result, much slower.",
     ),
+    "weighted_averages": flags.DEFINE_bool(
+        "weighted_averages",
+        None,
+        "Let less noisy updates count for more, where clients are unequal (default: no).",
+    ),
     "mr_mtl_lambda": flags.DEFINE_float(
         "mr_mtl_lambda", None, "The strength of MR-MTL's pull to the mean of all models."
     ),

@@ -43,6 +43,7 @@ class RunConfig:
         eps_select_ratio: The epsilon of one private selection, as a part of `epsilon`.
         selection_ratio: The part of all rounds that begin with a private selection.
         selection_rounds: How many rounds do; None for the part that `selection_ratio` says.
+        weighted_averages: Whether clients with less noise count for more in an average.
         mr_mtl_lambda: The strength of MR-MTL's pull to the mean.
         mr_mtl_clip_proximal: Whether the pull is part of every gradient that is clipped, as Liu et
             al. (2022) have it, and not added after the noise.
@@ -75,6 +76,7 @@ class RunConfig:
     eps_select_ratio: float = 0.03
     selection_ratio: float = 0.1
     selection_rounds: int | None = None
+    weighted_averages: bool = False
     mr_mtl_lambda: float = 1.0
     mr_mtl_clip_proximal: bool = False
     dp_engine: str = "fast"
@@ -137,6 +139,10 @@ class RunConfig:
             )
         if self.dp_engine not in ("fast", "tf_privacy"):
             raise UserError(f"--dp_engine={self.dp_engine}: must be fast or tf_privacy")
+        if self.weighted_averages and self.algorithm in ("local", "mr_mtl"):
+            raise UserError(
+                f"--weighted_averages: --algorithm={self.algorithm} averages no updates"
+            )
         if not (self.mr_mtl_lambda >= 0 and math.isfinite(self.mr_mtl_lambda)):
             raise UserError(f"--mr_mtl_lambda={self.mr_mtl_lambda:g}: must be 0 or larger")
         if self.mixture not in ("default", "paper"):

@@ -55,7 +55,7 @@ class RDPCFL:
     def first_round(self, federation: Federation) -> State:
         """Stage 1: the clients' updates of theta_init, and a mixture on them."""
         updates = federation.updates(federation.initial_parameters, round_number=1)
-        clustering = self.cluster(updates, federation.plan.noise_of_updates())
+        clustering = self.cluster(updates, federation.plan.noise_of_updates(round_number=1))
         num_models = clustering.responsibilities.shape[1]
         return State(
             round_number=1,
@@ -88,7 +88,7 @@ class RDPCFL:
         """The number of clusters, the mixture, and the round to trust it until.
 
         A client that sent no update has the clusters' sizes for its posterior. The noise is that
-        of each client's update, if it differs; the paper's mixture makes no use of it.
+        of each client's update; the paper's mixture makes no use of it.
         """
         paper = self.mixture_mode == "paper"
         came = np.isfinite(updates).all(axis=1)
@@ -98,8 +98,9 @@ class RDPCFL:
                 f"only {came.sum()} of {len(updates)} clients sent a sound update in round 1, too "
                 "few to cluster: run again when more of them are there (or lower --lr)"
             )
-        known_noise = None if noise is None or paper else noise[came]
-        components = mixture.principal_components(updates[came], known_noise)
+        if noise is not None:
+            noise = None if paper or np.ptp(noise) == 0 else noise[came]
+        components = mixture.principal_components(updates[came], noise)
         counted = count.count_clusters(components, candidates, self.seed)
         num_clusters = self.num_clusters
         if num_clusters is None:

@@ -37,6 +37,7 @@ class Federation:
         clip_norm: c.
         key: Where all randomness of the clients comes from.
         dropout: The probability that a client is missing in a round.
+        weighted: Whether less noisy updates count for more in an average.
         done: What each client has done with its records so far: the accountant's ledger.
         left_out: Clients whose training diverged in the last round.
     """
@@ -51,6 +52,7 @@ class Federation:
         clip_norm: float,
         key: bytes,
         dropout: float = 0.0,
+        weighted: bool = False,
     ):
         self.silos = tuple(silos)
         self.records = records
@@ -59,6 +61,7 @@ class Federation:
         self.learning_rate = learning_rate
         self.clip_norm = clip_norm
         self.dropout = dropout
+        self.weighted = weighted
         self.done = (accounting.Done(),) * len(self.silos)
         self.left_out = 0
         self._key = key
@@ -273,7 +276,8 @@ class Federation:
 
     def _task(self, client: int, model: int, round_number: int) -> collections.OrderedDict:
         local_task = self._local_task(client, round_number)
-        return rounds.client_task(self.silos[client], model, local_task)
+        weight = self.plan.average_weights(round_number)[client] if self.weighted else 1.0
+        return rounds.client_task(self.silos[client], model, local_task, float(weight))
 
     def _local_task(self, client: int, round_number: int) -> dp_sgd.LocalTask:
         schedule = self.plan.schedules[client]

@@ -34,14 +34,20 @@ TASK_TYPE = tff.StructWithPythonType(
         ("clip_norm", tff.TensorType(np.float32)),
         ("noise_multiplier", tff.TensorType(np.float32)),
         ("seed", tff.TensorType(np.int32, [2])),
+        ("weight", tff.TensorType(np.float32)),
     ],
     collections.OrderedDict,
 )
 
 
-def client_task(silo: str, model: int, local_task: dp_sgd.LocalTask) -> collections.OrderedDict:
-    """The task of one client: its silo's folder, the row of the model it trains, and how."""
-    return collections.OrderedDict(silo=silo, model=model, **local_task._asdict())
+def client_task(
+    silo: str, model: int, local_task: dp_sgd.LocalTask, weight: float = 1.0
+) -> collections.OrderedDict:
+    """The task of one client: its silo's folder, the row of the model it trains, and how.
+
+    The weight, from 0 to 1, is its update's in the average.
+    """
+    return collections.OrderedDict(silo=silo, model=model, **local_task._asdict(), weight=weight)
 
 
 def build_round(
@@ -54,9 +60,9 @@ def build_round(
 
     `initialize()` gives all of them the model's initial parameters, the paper's theta_init.
     `next(models, tasks)` gives the models after one round, and how many clients each is the work
-    of. Model m has moved by the plain average of the updates of the clients that trained it; a
-    model that nobody trained stays as it is. A client whose training diverged (an update that is
-    not finite, or huge) is left out.
+    of. Model m has moved by the average of the updates of the clients that trained it, with the
+    weights of their tasks; a model that nobody trained stays as it is. A client whose training
+    diverged (an update that is not finite, or huge) is left out.
     """
     shape = (num_models, engine.model.num_parameters)
     models_type = tff.TensorType(np.float32, shape)
@@ -71,6 +77,7 @@ def build_round(
         # A tensor per model: a client's update then makes one of them anew, and not all.
         return collections.OrderedDict(
             update_sums=[tf.zeros(shape[1], tf.int64) for _ in range(num_models)],
+            weights=tf.zeros(num_models, tf.int64),
             clients=tf.zeros(num_models, tf.int32),
         )
 
@@ -82,7 +89,8 @@ def build_round(
         # Never true of a NaN.
         sound = tf.reduce_all(tf.abs(report["update"]) <= LARGEST_UPDATE)
         update = tf.where(sound, report["update"], tf.zeros_like(report["update"]))
-        in_units = tf.cast(tf.round(tf.cast(update, tf.float64) * _UNITS), tf.int64)
+        weight = tf.where(sound, tf.cast(report["weight"], tf.float64), 0)
+        in_units = _in_units(tf.cast(update, tf.float64) * weight)
         update_sums = [
             tf.cond(
                 tf.equal(report["model"], model),
@@ -93,6 +101,7 @@ def build_round(
         ]
         return collections.OrderedDict(
             update_sums=update_sums,
+            weights=tf.tensor_scatter_nd_add(sums["weights"], row, _in_units(weight)[tf.newaxis]),
             clients=tf.tensor_scatter_nd_add(
                 sums["clients"], row, tf.cast(sound, tf.int32)[tf.newaxis]
             ),
@@ -104,9 +113,9 @@ def build_round(
 
     @tff.tensorflow.computation(models_type, sums_type)
     def move(models, sums):
-        clients = tf.cast(sums["clients"], tf.float64)[:, tf.newaxis]
-        updates = tf.cast(tf.stack(list(sums["update_sums"])), tf.float64) / _UNITS
-        averages = tf.math.divide_no_nan(updates, clients)
+        weights = tf.cast(sums["weights"], tf.float64)[:, tf.newaxis]
+        updates = tf.cast(tf.stack(list(sums["update_sums"])), tf.float64)
+        averages = tf.math.divide_no_nan(updates, weights)
         return models + tf.cast(averages, tf.float32), sums["clients"]
 
     @tff.tensorflow.computation(sums_type)
@@ -227,6 +236,10 @@ def _local_update(
             records.scale,
             private,
         )
-        return collections.OrderedDict(model=task["model"], update=update)
+        return collections.OrderedDict(model=task["model"], weight=task["weight"], update=update)
 
     return local_update
+
+
+def _in_units(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(values * _UNITS), tf.int64)

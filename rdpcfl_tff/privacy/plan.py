@@ -81,18 +81,25 @@ class PrivacyPlan:
         first = round_number == 1
         return (self.first_round_noise_multipliers if first else self.noise_multipliers)[client]
 
-    def noise_of_updates(self) -> np.ndarray | None:
-        """How noisy each client's update of round 1 is, up to a common factor; None if all alike.
+    def noise_of_updates(self, round_number: int) -> np.ndarray:
+        """How noisy each client's update is, up to a common factor.
 
         The noise of a step is c z / b, and the steps add up: eta c z sqrt(steps) / b.
         """
-        noise = np.array(
-            [
-                first * math.sqrt(_first_steps(schedule)) / schedule.first_batch_size
-                for schedule, _, first, _ in self._accounted()
-            ]
-        )
-        return None if np.ptp(noise) == 0 else noise
+        noise = []
+        for client, schedule in enumerate(self.schedules):
+            b = schedule.first_batch_size if round_number == 1 else schedule.batch_size
+            steps = accounting.steps_per_round(schedule.records, b, schedule.local_epochs)
+            noise.append(self.noise_multiplier(client, round_number) * math.sqrt(steps) / b)
+        return np.array(noise)
+
+    def average_weights(self, round_number: int) -> np.ndarray:
+        """What makes an average least noisy: inverse variances, the largest of them scaled to 1.
+
+        All are 1 without noise.
+        """
+        noise = self.noise_of_updates(round_number)
+        return (noise.min() / noise) ** 2 if noise.all() else np.ones_like(noise)
 
     @property
     def private(self) -> bool:
@@ -138,12 +145,6 @@ class PrivacyPlan:
             self.deltas,
             strict=True,
         )
-
-
-def _first_steps(schedule: accounting.Schedule) -> int:
-    return accounting.steps_per_round(
-        schedule.records, schedule.first_batch_size, schedule.local_epochs
-    )
 
 
 def _per_client(value: float | Sequence[float], clients: int) -> tuple[float, ...]:

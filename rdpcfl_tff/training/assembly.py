@@ -175,6 +175,7 @@ def federation_of(
         clip_norm=config.clip_norm,
         key=client_key,
         dropout=config.client_dropout,
+        weighted=config.weighted_averages,
     )
 
 

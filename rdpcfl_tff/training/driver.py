@@ -122,7 +122,8 @@ def _resume(algorithm: Algorithm, federation: Federation, records: RunRecords) -
         return None
     state, federation.done = saved
     if isinstance(algorithm, RDPCFL):
-        clustering = algorithm.cluster(records.first_updates(), federation.plan.noise_of_updates())
+        noise = federation.plan.noise_of_updates(round_number=1)
+        clustering = algorithm.cluster(records.first_updates(), noise)
         state = dataclasses.replace(state, clustering=clustering)
     return state
 

@@ -1,5 +1,6 @@
 """Clients that are missing in a round: the others go on, and only what was done is paid for."""
 
+import dataclasses
 import pathlib
 import shutil
 
@@ -20,7 +21,7 @@ TRAINING = LocalTraining(rounds=30, local_epochs=1, batch_size=16)
 NOBODY = (Done(), Done(), Done())
 
 
-def build_federation(store, dropout=0.0, learning_rate=0.1):
+def build_federation(store, dropout=0.0, learning_rate=0.1, weighted=False):
     schedules = [
         TRAINING.schedule(size, selections=3, epsilon_select=0.5)
         for size in store.client_sizes["train"]
@@ -34,6 +35,7 @@ def build_federation(store, dropout=0.0, learning_rate=0.1):
         clip_norm=1.0,
         key=randomness.run_key(0),
         dropout=dropout,
+        weighted=weighted,
     )
 
 
@@ -136,6 +138,21 @@ def test_a_computation_that_fails_with_all_silos_there_is_an_error(worker, own_s
     )
     with pytest.raises(WorkerError):
         federation.train(federation.initial_parameters[np.newaxis], [0, 0, 0], 2)
+
+
+def test_the_less_noisy_count_for_more_where_asked_for(worker, digits_store):
+    plain, weighted = (build_federation(digits_store, weighted=weighted) for weighted in (0, 1))
+    weighted.plan = plain.plan = dataclasses.replace(
+        plain.plan, noise_multipliers=(1.0, 2.0, 4.0), first_round_noise_multipliers=()
+    )
+    models = plain.initial_parameters[np.newaxis]
+    updates = plain.updates(models[0], 2)
+    weights = plain.plan.average_weights(2)
+    assert weights[0] > weights[1] > weights[2]
+    for federation, chosen in ((plain, np.ones(3)), (weighted, weights)):
+        after = federation.train(models, [0, 0, 0], 2)
+        average = np.average(updates, axis=0, weights=chosen)
+        np.testing.assert_allclose(after[0], models[0] + average, atol=1e-6)
 
 
 def test_training_that_diverges_is_contained_and_told(worker, digits_store, caplog):

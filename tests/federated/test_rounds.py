@@ -71,6 +71,20 @@ def test_each_model_moves_by_the_average_of_its_clients(
     np.testing.assert_allclose(after[2], models[2] + (updates[0] + updates[2]) / 2, atol=1e-6)
 
 
+def test_an_average_has_the_weights_of_the_tasks(worker, digits_store, engine, records):
+    process = rounds.build_round(1, records, engine, True)
+    models = process.initialize()
+    round_tasks = tasks(digits_store, assignment=(0, 0, 0))
+    for task, weight in zip(round_tasks, (1.0, 0.25, 0.0), strict=True):
+        task["weight"] = weight
+    after, clients = process.next(models, round_tasks)
+    assert clients.tolist() == [3]
+    updates = [update_outside_tff(engine, records, models, task, True) for task in round_tasks]
+    np.testing.assert_allclose(
+        after[0], models[0] + (updates[0] + 0.25 * updates[1]) / 1.25, atol=1e-6
+    )
+
+
 def test_first_round_returns_every_update(worker, digits_store, engine, records):
     model = engine.model.initial_parameters[np.newaxis]
     round_tasks = tasks(digits_store, assignment=(0, 0, 0))

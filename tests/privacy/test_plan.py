@@ -137,10 +137,16 @@ def test_a_budget_that_cannot_be_kept_is_told_with_the_clients_name():
 
 
 def test_the_noise_of_updates_is_that_of_their_steps():
-    assert PrivacyPlan.calibrate([SMALL, SMALL], 2.0, 1e-4).noise_of_updates() is None
     # 10 steps of b = 50 in place of one step of 500: the noise is sqrt(10) * 10 times as large.
     small_batches = dataclasses.replace(SMALL, first_batch_size=50)
     plan = PrivacyPlan((2.0,) * 3, (1e-4,) * 3, (SMALL, LARGE, small_batches), (3.0, 1.5, 3.0))
-    full, large, small = plan.noise_of_updates()
+    full, large, small = plan.noise_of_updates(round_number=1)
     assert small / full == pytest.approx(10 * math.sqrt(10))
     assert full / large == pytest.approx(2 * 900 / 500)
+    weights = plan.average_weights(round_number=1)
+    np.testing.assert_allclose(weights, [(5 / 9 / 2) ** 2, 1, (5 / 9 / 2) ** 2 / 1000])
+
+
+def test_averages_without_noise_are_plain():
+    plan = PrivacyPlan.calibrate([SMALL, LARGE], math.inf, 1e-4)
+    np.testing.assert_array_equal(plan.average_weights(round_number=2), [1, 1])
