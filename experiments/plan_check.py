@@ -170,7 +170,35 @@ def _report(results: pd.DataFrame) -> str:
         said_exact = (cell["forecast_exact"] >= 0.5).sum()
         counts = (len(cell), cell["exact"].sum(), said_exact, cell["hit"].sum())
         lines.append(" | ".join(["", *map(str, names), *map(str, counts), ""]).strip())
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_details(results)])
+
+
+def _details(results: pd.DataFrame) -> list[str]:
+    """When it is right, and how good somebody would be who knows the grid but has no forecast."""
+    sure = (results["forecast_exact"] - 0.5).abs() >= 0.45
+    likely = results["forecast_exact"] >= outlook.LIKELY
+    exact = results[results["exact"]]
+    ratios = (exact["forecast_mss"] / exact["mss"]).quantile([0.05, 0.5, 0.95])
+    lines = [
+        f"nearly sure (at least 95 % of its draws alike): right in {_hits(results[sure])}; "
+        f"else in {_hits(results[~sure])}",
+        f"should work ({outlook.LIKELY:.0%} and more): did in "
+        f"{results[likely]['exact'].sum()} of {likely.sum()}",
+        "MSS that was forecast, beside the measured one where exact: median {1:.2f}, nine in ten "
+        "from {0:.2f} to {2:.2f}".format(*ratios),
+    ]
+    for known in (["records", "shift"], ["records", "epsilon"]):
+        outcomes = results.groupby(["dataset", *known])["exact"]
+        rate = outcomes.transform("mean")
+        lines.append(
+            f"the most frequent outcome at each {' and '.join(known)}: right in "
+            f"{rate.where(rate >= 0.5, 1 - rate).mean():.0%}"
+        )
+    return lines
+
+
+def _hits(results: pd.DataFrame) -> str:
+    return f"{results['hit'].sum()} of {len(results)}"
 
 
 if __name__ == "__main__":
