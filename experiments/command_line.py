@@ -7,13 +7,19 @@ commands import TensorFlow late, so that a wrong flag is told at once.
 import logging
 import math
 import pathlib
+import shlex
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from absl import app, flags
 
+from rdpcfl_tff import storage
 from rdpcfl_tff.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def run(command: Callable[[list[str]], None]) -> None:
@@ -74,3 +80,16 @@ def results_folder(flag: flags.FlagHolder, name: str) -> pathlib.Path:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--{flag.name}={folder} is not empty: choose another folder")
     return folder
+
+
+def save_study(folder: pathlib.Path, name: str, rows: "pd.DataFrame", report: str) -> None:
+    """Writes and prints what a command has found out by looking at true clusters."""
+    command = shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
+    with storage.explained(folder, "choose another --output_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for ending, text in (
+            ("csv", rows.to_csv(index=False)),
+            ("md", f"`{command}`\n\n{report}\n"),
+        ):
+            storage.write_atomically(folder / f"simulation_{name}.{ending}", [text.encode()])
+    print(f"{report}\nresults: {folder}")

@@ -7,9 +7,6 @@ paper's appendix on the number of clusters)? Seed s has the split and the initia
 
 import itertools
 import pathlib
-import shlex
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +15,6 @@ import tqdm
 from absl import flags
 
 from experiments import command_line, presets
-from rdpcfl_tff import storage
 from rdpcfl_tff.config import RunConfig
 from rdpcfl_tff.data import cache, silos, sources
 from rdpcfl_tff.errors import UserError
@@ -74,10 +70,7 @@ def main(arguments: list[str]) -> None:
         for shift in _names(_SHIFTS, silos.SHIFTS)
         for seed in range(_SEEDS.value)
     ]
-    name = f"first_round-{time.strftime('%Y%m%d-%H%M%S')}"
-    output_dir = pathlib.Path(_OUTPUT_DIR.value or pathlib.Path("results") / name)
-    if output_dir.exists() and any(output_dir.iterdir()):
-        raise UserError(f"--output_dir={output_dir} is not empty: choose another folder")
+    output_dir = command_line.results_folder(_OUTPUT_DIR, "first_round")
     cache_dir = pathlib.Path(_CACHE_DIR.value) if _CACHE_DIR.value else cache.default_folder()
     data_dir = pathlib.Path(_DATA_DIR.value) if _DATA_DIR.value else None
     datasets = {
@@ -100,16 +93,7 @@ def main(arguments: list[str]) -> None:
             )
             rows += measurements(first_round, epsilons, _NOISE_SEEDS.value)
     results = pd.DataFrame(rows)
-    table = _table(results)
-    command = shlex.join(["python", "-m", "experiments.first_round", *sys.argv[1:]])
-    with storage.explained(output_dir, "choose another --output_dir"):
-        output_dir.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("simulation_first_round.csv", results.to_csv(index=False)),
-            ("simulation_first_round.md", f"`{command}`\n\n{table}\n"),
-        ):
-            storage.write_atomically(output_dir / name, [text.encode()])
-    print(f"{table}\nresults: {output_dir}")
+    command_line.save_study(output_dir, "first_round", results, _table(results))
 
 
 def measurements(

@@ -121,10 +121,8 @@ class FirstRound:
 
         @tf.function(autograph=False)
         def norm(image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-            gradient = self.engine.gradient_sum(
-                theta_init, scale(image), label, tf.ones(1), no_clipping
-            )
-            return tf.norm(gradient)
+            batch = clipping.Batch(scale(image), label, tf.ones(1))
+            return tf.norm(self.engine.gradient_sum(theta_init, batch, no_clipping))
 
         labels = labels.astype(np.int32)
         return np.array(
@@ -199,9 +197,8 @@ class FirstRound:
 
         @tf.function(autograph=False)
         def chunk_sum(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-            return self.engine.gradient_sum(
-                theta_init, scale(images), labels, weights, self.config.clip_norm
-            )
+            batch = clipping.Batch(scale(images), labels, weights)
+            return self.engine.gradient_sum(theta_init, batch, self.config.clip_norm)
 
         return chunk_sum
 

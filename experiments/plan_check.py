@@ -7,8 +7,6 @@ True clusters are looked at: for simulations only, in files named `simulation_..
 
 import itertools
 import pathlib
-import shlex
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ import tqdm
 from absl import flags
 
 from experiments import command_line, presets
-from rdpcfl_tff import outlook, storage
+from rdpcfl_tff import outlook
 from rdpcfl_tff.clustering.forecast import Signal
 from rdpcfl_tff.clustering.matching import match_partition
 from rdpcfl_tff.clustering.mixture import default_mixture, principal_components
@@ -101,16 +99,7 @@ def main(arguments: list[str]) -> None:
                     rows += _compared(first_round, signals[config.shift], epsilon, batch_size)
             bar.update()
     results = pd.DataFrame(rows)
-    report = _report(results)
-    command = shlex.join(["python", "-m", "experiments.plan_check", *sys.argv[1:]])
-    with storage.explained(output_dir, "choose another --output_dir"):
-        output_dir.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("simulation_plan_check.csv", results.to_csv(index=False)),
-            ("simulation_plan_check.md", f"`{command}`\n\n{report}\n"),
-        ):
-            storage.write_atomically(output_dir / name, [text.encode()])
-    print(f"{report}\nresults: {output_dir}")
+    command_line.save_study(output_dir, "plan_check", results, _report(results))
 
 
 def _compared(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import main, sweep_folder, sweep_processes, sweep_results
+from experiments import main, sweep_costs, sweep_folder, sweep_processes, sweep_results
 from experiments.sweep_folder import Run
 from rdpcfl_tff.config import RunConfig
 from rdpcfl_tff.data import cache, sources
@@ -82,7 +82,7 @@ def carry_out(
     The table of the finished runs is renewed in the end, however it comes.
     """
     to_do = [run for run in runs if not sweep_processes.reached(folder, run, until_round)]
-    jobs = _JOBS.value or sweep_processes.jobs_that_fit(to_do)
+    jobs = _JOBS.value or sweep_costs.jobs_that_fit(to_do)
     print(
         f"{len(runs)} runs, {len(to_do)} of them to do, {jobs} at a time, in {folder}", flush=True
     )
@@ -90,13 +90,13 @@ def carry_out(
         sweep_results.collect(folder)
         return []
     data_dir, cache_dir = (flags.FLAGS[name].value for name in ("data_dir", "cache_dir"))
-    costs = sweep_processes.measured_costs(
+    costs = sweep_costs.measured_costs(
         to_do,
         pathlib.Path(data_dir) if data_dir else None,
         pathlib.Path(cache_dir) if cache_dir else cache.default_folder(),
     )
-    seconds = sweep_processes.forecast(to_do, folder, costs, until_round)
-    print(f"this takes about {sweep_processes.duration(seconds)} on this machine", flush=True)
+    seconds = sweep_costs.forecast(to_do, folder, costs, until_round)
+    print(f"this takes about {sweep_costs.duration(seconds)} on this machine", flush=True)
     try:
         return sweep_processes.work_off(to_do, folder, jobs, costs, until_round)
     finally:

@@ -33,6 +33,10 @@ class Run:
     flags: tuple[str, ...]
     config: RunConfig
 
+    def goal(self, until_round: int | None) -> int:
+        """The round that it is to come to: the given one, if it is not the last anyway."""
+        return min(until_round or self.config.rounds, self.config.rounds)
+
 
 def write_plan(folder: pathlib.Path, runs: Sequence[Run], command: Sequence[str]) -> None:
     """Notes which runs the sweep is made of.

@@ -4,12 +4,8 @@ A run that was interrupted goes on from its last checkpoint, which experiments.m
 a run that fails is noted, and the others go on. Nothing here looks into a run's records.
 """
 
-import concurrent.futures
 import contextlib
-import dataclasses
 import fcntl
-import math
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -20,94 +16,13 @@ from collections.abc import Iterator, Sequence
 
 import tqdm
 
-from experiments import sweep_folder
+from experiments import sweep_costs, sweep_folder
+from experiments.sweep_costs import Cost
 from experiments.sweep_folder import Run
 from rdpcfl_tff import storage
-from rdpcfl_tff.config import RunConfig
-from rdpcfl_tff.data import silos, sources
-from rdpcfl_tff.errors import UserError
-
-# Of a run with its worker, at the paper's size. With the CNN 1.2 were measured; for others it is a
-# guess on the safe side: 21 updates of ResNet-18 are 0.9, and there are several copies of them.
-_GIGABYTES = {"cnn": 2.0}
-_GIGABYTES_OF_OTHERS = 8.0
-_CORES_PER_RUN = 2
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_TO_END = 20.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What a run costs on this machine, if it has all cores for itself."""
-
-    start_seconds: float
-    round_seconds: float
-
-
-_FAILS_AT_ONCE = Cost(0.0, 0.0)
-
-
-def jobs_that_fit(runs: Sequence[Run]) -> int:
-    """How many runs fit the cores and the free memory at the same time; at least one.
-
-    One run keeps all cores busy while its clients train, but not while it starts, clusters or
-    waits for its last client. So each run gets two cores of its own, and none is shared.
-    """
-    need = max((_GIGABYTES.get(run.config.model, _GIGABYTES_OF_OTHERS) for run in runs), default=1)
-    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    free = int(next(line for line in lines if "MemAvailable" in line).split()[1]) / 1e6
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores // _CORES_PER_RUN, int(free // need)))
-
-
-def measured_costs(
-    runs: Sequence[Run], data_dir: pathlib.Path | None, cache_dir: pathlib.Path
-) -> dict[str, Cost]:
-    """The cost of each run, by its name; runs whose rounds are alike are measured once."""
-    costs: dict[tuple[object, ...], Cost] = {}
-    for run in runs:
-        kind = _kind(run.config)
-        if kind not in costs:
-            try:
-                costs[kind] = _measured_cost(run.config, data_dir, cache_dir)
-            except sources.NoSourceError as error:
-                print(f"{run.config.dataset}: {error}")
-                costs[kind] = _FAILS_AT_ONCE
-            except UserError:
-                continue  # this run will say so itself; another of its kind may do
-    return {run.name: costs.get(_kind(run.config), _FAILS_AT_ONCE) for run in runs}
-
-
-def _measured_cost(
-    config: RunConfig, data_dir: pathlib.Path | None, cache_dir: pathlib.Path
-) -> Cost:
-    start = time.monotonic()
-    # In a process of its own: what TensorFlow takes, it keeps until its process ends.
-    with concurrent.futures.ProcessPoolExecutor(
-        1, mp_context=multiprocessing.get_context("spawn")
-    ) as child:
-        round_seconds = child.submit(_seconds_per_round, config, data_dir, cache_dir).result()
-    # The child did what a run does before its first round, and hardly more.
-    return Cost(time.monotonic() - start, round_seconds)
-
-
-def _kind(config: RunConfig) -> tuple[object, ...]:
-    """All that the cost of a round depends on."""
-    return (
-        *(config.dataset, config.model, config.cluster_sizes, config.samples_per_client),
-        *(config.batch_size, config.local_epochs, config.dp_engine, math.isinf(config.epsilon)),
-    )
-
-
-def _seconds_per_round(
-    config: RunConfig, data_dir: pathlib.Path | None, cache_dir: pathlib.Path
-) -> float:
-    dataset = sources.load(config.dataset, data_dir, cache_dir)
-    store = silos.store_of_run(config, dataset, cache_dir)
-    from rdpcfl_tff.training import driver
-
-    return driver.seconds_per_round(config, store)
 
 
 def work_off(
@@ -128,7 +43,7 @@ def work_off(
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # as Ctrl-C: the runs must be ended, too
-    goals = {run.name: _goal(run, until_round) for run in runs}
+    goals = {run.name: run.goal(until_round) for run in runs}
     waiting = list(runs)
     running: dict[int, tuple[Run, subprocess.Popen]] = {}
     failed: list[str] = []
@@ -160,12 +75,8 @@ def reached(folder: pathlib.Path, run: Run, until_round: int | None) -> bool:
     """Whether the run is finished, or as far as it is to come for now."""
     if sweep_folder.finished(folder, run.name):
         return True
-    goal = _goal(run, until_round)
+    goal = run.goal(until_round)
     return goal < run.config.rounds and sweep_folder.rounds_done(folder, run.name) >= goal
-
-
-def _goal(run: Run, until_round: int | None) -> int:
-    return min(until_round or run.config.rounds, run.config.rounds)
 
 
 @contextlib.contextmanager
@@ -262,7 +173,7 @@ class _Progress:
         left = self._left()
         done = self._forecast - left
         pace = (time.monotonic() - self._start) / done if done > 0 else 1.0
-        self._bar.set_postfix_str(f"about {duration(left * pace)} left", refresh=False)
+        self._bar.set_postfix_str(f"about {sweep_costs.duration(left * pace)} left", refresh=False)
         self._bar.update(sum(self._rounds.values()) - self._bar.n)
 
     def give_up(self, name: str) -> None:
@@ -286,26 +197,3 @@ class _Progress:
         if sweep_folder.finished(self._folder, name):
             return self._goals[name]
         return min(sweep_folder.rounds_done(self._folder, name), self._goals[name])
-
-
-def forecast(
-    runs: Sequence[Run],
-    folder: pathlib.Path,
-    costs: dict[str, Cost],
-    until_round: int | None = None,
-) -> float:
-    """The seconds until all these runs have ended, or have come to the given round."""
-    return sum(
-        costs[run.name].start_seconds
-        + (_goal(run, until_round) - sweep_folder.rounds_done(folder, run.name))
-        * costs[run.name].round_seconds
-        for run in runs
-    )
-
-
-def duration(seconds: float) -> str:
-    """In words that claim no more than is known."""
-    minutes = math.ceil(seconds / 60)
-    if minutes <= 1:
-        return "1 minute"
-    return f"{minutes} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"

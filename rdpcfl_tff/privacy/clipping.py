@@ -7,7 +7,7 @@ to one example and is still to be noised (`dp_sgd.py`).
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -17,23 +17,26 @@ from rdpcfl_tff.privacy.per_example import RULES, ExampleGradients, example_grad
 _LOG = logging.getLogger(__name__)
 
 
+class Batch(NamedTuple):
+    """Examples: the model's inputs, their labels, and weights.
+
+    Weights are 1, or 0 for an example that only fills up the batch.
+    """
+
+    inputs: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+
+
 class Engine(Protocol):
     """Sums the gradients of a batch, each of them clipped to `clip_norm` in L2."""
 
     model: FunctionalModel
 
-    def gradient_sum(
-        self,
-        parameters: tf.Tensor,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        clip_norm: tf.Tensor,
-    ) -> tf.Tensor:
+    def gradient_sum(self, parameters: tf.Tensor, batch: Batch, clip_norm: tf.Tensor) -> tf.Tensor:
         """The sum over examples of weight * clipped gradient: float32[p].
 
-        Weights are 1, or 0 for an example that only fills up the batch. An example whose gradient
-        overflows counts as 0.
+        An example whose gradient overflows counts as 0.
         """
         ...
 
@@ -44,21 +47,14 @@ class UnclippedEngine:
     def __init__(self, model: FunctionalModel):
         self.model = model
 
-    def gradient_sum(
-        self,
-        parameters: tf.Tensor,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        clip_norm: tf.Tensor,
-    ) -> tf.Tensor:
+    def gradient_sum(self, parameters: tf.Tensor, batch: Batch, clip_norm: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the gradients; `clip_norm` is not used."""
         del clip_norm
         theta = self.model.unflatten(parameters)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(theta)
-            logits = self.model.logits_from_weights(theta, inputs)
-            loss = tf.reduce_sum(weights * losses(logits, labels))
+            logits = self.model.logits_from_weights(theta, batch.inputs)
+            loss = tf.reduce_sum(batch.weights * losses(logits, batch.labels))
         return self.model.flatten(tape.gradient(loss, theta))
 
 
@@ -68,25 +64,18 @@ class FastEngine:
     def __init__(self, model: FunctionalModel):
         self.model = model
 
-    def gradient_sum(
-        self,
-        parameters: tf.Tensor,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        clip_norm: tf.Tensor,
-    ) -> tf.Tensor:
+    def gradient_sum(self, parameters: tf.Tensor, batch: Batch, clip_norm: tf.Tensor) -> tf.Tensor:
         """See `Engine`."""
         parametrised = []
-        logits = inputs
+        logits = batch.inputs
         # Watching outputs, not parameters: the backward pass then computes no weight gradient.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            for step in self.model.run(self.model.unflatten(parameters), inputs):
+            for step in self.model.run(self.model.unflatten(parameters), batch.inputs):
                 instruction, _, logits = step
                 if instruction.parameters:
                     tape.watch(logits)
                     parametrised.append(step)
-            loss = tf.reduce_sum(losses(logits, labels))
+            loss = tf.reduce_sum(losses(logits, batch.labels))
         output_gradients = tape.gradient(loss, [output for _, _, output in parametrised])
 
         def example_gradients_without(dropped: tf.Tensor | None) -> dict[int, ExampleGradients]:
@@ -106,7 +95,7 @@ class FastEngine:
 
         gradients = example_gradients_without(dropped=None)
         squared_norms = tf.add_n([g.squared_norms for g in gradients.values()])
-        factors = weights * clip_factors(squared_norms, clip_norm)
+        factors = batch.weights * clip_factors(squared_norms, clip_norm)
         overflown = tf.logical_not(tf.math.is_finite(squared_norms))
         # Zero times infinity is no number: what overflowed must not be there, not even weighted 0.
         return tf.cond(
@@ -136,14 +125,7 @@ class VectorizedMapEngine:
         self.model = model
         self._pull = pull
 
-    def gradient_sum(
-        self,
-        parameters: tf.Tensor,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        clip_norm: tf.Tensor,
-    ) -> tf.Tensor:
+    def gradient_sum(self, parameters: tf.Tensor, batch: Batch, clip_norm: tf.Tensor) -> tf.Tensor:
         """See `Engine`."""
         theta = self.model.unflatten(parameters)
         pull = self._pull(parameters)
@@ -159,8 +141,8 @@ class VectorizedMapEngine:
             clipped = gradient * clip_factors(squared_norm, clip_norm)
             return tf.where(tf.math.is_finite(squared_norm), clipped, tf.zeros_like(clipped))
 
-        gradients = tf.vectorized_map(clipped_gradient, (inputs, labels))
-        return tf.linalg.matvec(gradients, weights, transpose_a=True)
+        gradients = tf.vectorized_map(clipped_gradient, (batch.inputs, batch.labels))
+        return tf.linalg.matvec(gradients, batch.weights, transpose_a=True)
 
 
 def clip_factors(squared_norms: tf.Tensor, clip_norm: tf.Tensor) -> tf.Tensor:

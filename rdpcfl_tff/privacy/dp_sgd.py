@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from rdpcfl_tff.privacy.clipping import Engine, UnclippedEngine
+from rdpcfl_tff.privacy.clipping import Batch, Engine, UnclippedEngine
 
 # A batch is worked off in chunks, so that memory does not grow with N.
 LARGEST_CHUNK = 128
@@ -76,14 +76,9 @@ def train(
     def batch_sum(sum_so_far: tf.Tensor, theta: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         def one_chunk(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             indices, weights = _chunk(batch, start)
-            gradient_sum = engine.gradient_sum(
-                theta,
-                normalisation(tf.gather(images, indices)),
-                tf.gather(labels, indices),
-                weights,
-                task.clip_norm,
-            )
-            return start + LARGEST_CHUNK, total + gradient_sum
+            inputs = normalisation(tf.gather(images, indices))
+            chunk = Batch(inputs, tf.gather(labels, indices), weights)
+            return start + LARGEST_CHUNK, total + engine.gradient_sum(theta, chunk, task.clip_norm)
 
         _, total = tf.while_loop(
             lambda start, _: start < tf.shape(batch)[0],

@@ -13,6 +13,7 @@ from tensorflow_privacy.privacy.optimizers import dp_optimizer_keras_vectorized
 
 from rdpcfl_tff.models import operations as ops
 from rdpcfl_tff.models.functional import FunctionalModel, losses
+from rdpcfl_tff.privacy.clipping import Batch
 from rdpcfl_tff.privacy.per_example import example_gradients
 
 
@@ -27,14 +28,7 @@ class TFPrivacyEngine:
     def __init__(self, model: FunctionalModel):
         self.model = model
 
-    def gradient_sum(
-        self,
-        parameters: tf.Tensor,
-        inputs: tf.Tensor,
-        labels: tf.Tensor,
-        weights: tf.Tensor,
-        clip_norm: tf.Tensor,
-    ) -> tf.Tensor:
+    def gradient_sum(self, parameters: tf.Tensor, batch: Batch, clip_norm: tf.Tensor) -> tf.Tensor:
         """See `clipping.Engine`."""
         theta = self.model.unflatten(parameters)
         optimizer = dp_optimizer_keras_vectorized.VectorizedDPKerasSGDOptimizer(
@@ -42,12 +36,13 @@ class TFPrivacyEngine:
         )
 
         def weighted_losses() -> tf.Tensor:
-            return weights * losses(self.model.logits_from_weights(theta, inputs), labels)
+            logits = self.model.logits_from_weights(theta, batch.inputs)
+            return batch.weights * losses(logits, batch.labels)
 
         # Not `minimize`, which would add stateful noise and ask for variables: the gradient step.
         gradients_and_weights = optimizer._compute_gradients(weighted_losses, theta)
         # The optimizer divides by the number of losses.
-        count = tf.cast(tf.shape(weights)[0], tf.float32)
+        count = tf.cast(tf.shape(batch.weights)[0], tf.float32)
         return count * self.model.flatten([gradient for gradient, _ in gradients_and_weights])
 
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from experiments import sweep_folder, sweep_processes, sweep_results
-from experiments.sweep_processes import Cost
+from experiments import sweep_costs, sweep_folder, sweep_processes, sweep_results
+from experiments.sweep_costs import Cost
 from rdpcfl_tff.errors import UserError
 from tests.experiments.sweep_runs import example_run, finish
 
@@ -185,8 +185,8 @@ def test_the_forecast_counts_the_rounds_that_are_left(tmp_path):
     directory.mkdir(parents=True)
     for saved in (3, 4):
         (directory / f"checkpoint_{saved:06d}.npz").touch()
-    assert sweep_processes.forecast([fresh, begun], tmp_path, costs) == 5 + 20 + 5 + 12
-    assert sweep_processes.forecast([fresh], tmp_path, costs, until_round=3) == 5 + 6
+    assert sweep_costs.forecast([fresh, begun], tmp_path, costs) == 5 + 20 + 5 + 12
+    assert sweep_costs.forecast([fresh], tmp_path, costs, until_round=3) == 5 + 6
 
 
 def test_a_run_has_reached_what_it_has_saved(tmp_path):
@@ -205,11 +205,11 @@ def test_a_run_has_reached_what_it_has_saved(tmp_path):
 def test_no_more_runs_at_once_than_cores_and_memory_allow():
     runs = [example_run()]
     cores = len(os.sched_getaffinity(0))
-    assert 1 <= sweep_processes.jobs_that_fit(runs) <= max(1, cores // 2)
+    assert 1 <= sweep_costs.jobs_that_fit(runs) <= max(1, cores // 2)
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "1 minute"), (61, "2 minutes"), (7200, "2.0 hours")]
 )
 def test_durations_are_told_in_words(seconds, text):
-    assert sweep_processes.duration(seconds) == text
+    assert sweep_costs.duration(seconds) == text

@@ -10,6 +10,7 @@ from rdpcfl_tff.models.cnn import cnn
 from rdpcfl_tff.models.functional import FunctionalModel
 from rdpcfl_tff.models.resnet import resnet18
 from rdpcfl_tff.privacy.clipping import (
+    Batch,
     FastEngine,
     UnclippedEngine,
     VectorizedMapEngine,
@@ -24,9 +25,7 @@ EXAMPLES = 6
 def gradient_sum(engine, inputs, labels, weights, clip_norm):
     return tf.function(engine.gradient_sum)(
         tf.constant(engine.model.initial_parameters),
-        tf.constant(inputs),
-        tf.constant(labels),
-        tf.constant(weights, tf.float32),
+        Batch(tf.constant(inputs), tf.constant(labels), tf.constant(weights, tf.float32)),
         tf.constant(clip_norm, tf.float32),
     ).numpy()
 
@@ -110,9 +109,7 @@ def test_resnet18():
         norms.append(np.linalg.norm(gradient))
         actual = one_of_the_batch(
             tf.constant(functional.initial_parameters),
-            tf.constant(inputs),
-            tf.constant(labels),
-            tf.one_hot(index, 8),
+            Batch(tf.constant(inputs), tf.constant(labels), tf.one_hot(index, 8)),
             tf.constant(clip_norm),
         )
         errors.append(relative_error(actual.numpy(), clipped_sum(gradient, np.ones(1), clip_norm)))
@@ -134,9 +131,9 @@ def test_engines_work_eagerly_too():
     model = FunctionalModel(cnn())
     inputs, labels = random_batch(cnn(), EXAMPLES)
     for engine in (FastEngine(model), UnclippedEngine(model)):
-        arguments = (inputs, labels, np.ones(EXAMPLES, np.float32), np.float32(5.0))
-        eager = engine.gradient_sum(tf.constant(model.initial_parameters), *arguments)
-        assert relative_error(eager.numpy(), gradient_sum(engine, *arguments)) <= 1e-5
+        batch = Batch(inputs, labels, np.ones(EXAMPLES, np.float32))
+        eager = engine.gradient_sum(tf.constant(model.initial_parameters), batch, np.float32(5.0))
+        assert relative_error(eager.numpy(), gradient_sum(engine, *batch, 5.0)) <= 1e-5
 
 
 def test_an_example_with_no_gradient_adds_nothing():

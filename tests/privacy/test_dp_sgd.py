@@ -8,7 +8,7 @@ import tensorflow as tf
 from rdpcfl_tff.models.functional import FunctionalModel
 from rdpcfl_tff.models.resnet import resnet18
 from rdpcfl_tff.privacy import dp_sgd
-from rdpcfl_tff.privacy.clipping import FastEngine
+from rdpcfl_tff.privacy.clipping import Batch, FastEngine
 from rdpcfl_tff.privacy.dp_sgd import LocalTask, gaussian_noise, poisson_batch, train
 from tests.privacy.reference import clipped_sum, example_gradients
 
@@ -97,7 +97,9 @@ def test_two_steps_are_one_after_the_other(engine, records):
     batch, noise_seed = drawn_batch(step=1)
     middle = tf.constant(engine.model.initial_parameters + first)
     total = engine.gradient_sum(
-        middle, scaled(images[batch]), labels[batch], tf.ones(len(batch)), tf.constant(1.0)
+        middle,
+        Batch(scaled(images[batch]), labels[batch], tf.ones(len(batch))),
+        tf.constant(1.0),
     ) + gaussian_noise(engine.model.num_parameters, tf.constant(0.3), noise_seed)
     np.testing.assert_allclose(both - first, -0.5 * total / 32, atol=2e-6)
 
@@ -254,7 +256,9 @@ def test_spread_is_where_the_gradients_are():
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(2, 32, 32, 3)).astype(np.float32)
     gradient = FastEngine(model).gradient_sum(
-        tf.constant(model.initial_parameters), inputs, tf.constant([1, 2]), tf.ones(2), 1.0
+        tf.constant(model.initial_parameters),
+        Batch(inputs, tf.constant([1, 2]), tf.ones(2)),
+        1.0,
     )
     live = model.spread(tf.ones(model.num_live_parameters)).numpy()
     assert np.all(gradient.numpy()[live == 0] == 0)

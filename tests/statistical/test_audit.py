@@ -54,9 +54,8 @@ class Attacker:
         """The gradient of one record, not clipped."""
         image, label = record
         never = tf.constant(1e6)
-        return self.engine.gradient_sum(
-            tf.constant(parameters), self.records.scale(image), label, tf.ones(1), never
-        ).numpy()
+        batch = clipping.Batch(self.records.scale(image), label, tf.ones(1))
+        return self.engine.gradient_sum(tf.constant(parameters), batch, never).numpy()
 
     def scores(self, updates, start, canary, silos, tasks):
         """For both worlds: how far each run's update goes where the canary pushes it."""
