@@ -8,6 +8,7 @@ import logging
 import math
 import pathlib
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
 
 
 def run(command: Callable[[list[str]], None]) -> None:
-    """Parses the flags and calls the command with the other arguments; ends the process."""
+    """Parses the flags and calls the command with the other arguments; ends the process.
+
+    A request to end (kill, a closed terminal, a batch system's limit) ends it as Ctrl-C does.
+    """
     app.define_help_flags()
+    for request in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(request) is signal.SIG_DFL:  # nohup has SIGHUP ignored, and is obeyed
+            signal.signal(request, signal.default_int_handler)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         _, *arguments = flags.FLAGS(sys.argv)

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -41,8 +40,6 @@ def work_off(
         costs: Of every run, by its name.
         until_round: Where to halt every run, so that it can go on later; None for its end.
     """
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)  # as Ctrl-C: the runs must be ended, too
     goals = {run.name: run.goal(until_round) for run in runs}
     waiting = list(runs)
     running: dict[int, tuple[Run, subprocess.Popen]] = {}
@@ -125,7 +122,7 @@ def _start(folder: pathlib.Path, run: Run, slot: int, jobs: int, lock: int) -> s
 def _end(processes: Sequence[subprocess.Popen]) -> None:
     """Asks the runs to end, and kills those that do not: all their checkpoints are whole."""
     for process in processes:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
     deadline = time.monotonic() + _SECONDS_TO_END
     for process in processes:
         try:

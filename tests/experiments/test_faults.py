@@ -75,3 +75,16 @@ def test_a_results_folder_that_vanishes_is_told(unbroken, tmp_path):
     assert process.returncode == 1
     assert last_line(output).startswith("error: cannot write in")
     assert "Traceback" not in output
+
+
+def test_a_request_to_end_ends_a_run_as_ctrl_c_does(unbroken, tmp_path):
+    shutil.copytree(unbroken / "cache", tmp_path / "cache")
+    process = start(tmp_path)
+    while not list((tmp_path / "run").glob("checkpoint_*.npz")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert last_line(output) == "interrupted"
+    assert "Traceback" not in output

@@ -68,7 +68,7 @@ def swept(tmp_path_factory):
     while not sweep_folder.rounds_done(folder / "sweep", NAMES[0]):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert not processes_below(folder), "the interrupted sweep has left nothing running"

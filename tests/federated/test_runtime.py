@@ -30,12 +30,18 @@ except runtime.WorkerError as error:
 """
 
 
+def obey_ctrl_c():
+    """In a script's background, where tests may run, Ctrl-C is ignored, and children inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(ending: str) -> tuple[subprocess.Popen, str]:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(ending=ending)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=obey_ctrl_c,
     )
     assert process.stdout is not None
     address = process.stdout.readline().strip()
