@@ -138,6 +138,8 @@ def _seconds_per_round(federation: Federation) -> float:
 def _forecast(federation: Federation) -> str:
     """The time that the training will take."""
     minutes = federation.plan.schedules[0].rounds * _seconds_per_round(federation) / 60
+    if minutes <= 1:
+        return "a minute"
     return f"{minutes / 60:.1f} hours" if minutes > 100 else f"{math.ceil(minutes)} minutes"
 
 
