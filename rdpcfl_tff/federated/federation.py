@@ -239,13 +239,14 @@ class Federation:
         Returns who answered and the answers, None if nobody is there. Whoever is asked twice draws
         the same noise twice: nothing is released a second time.
         """
-        there = clients()
+        there = tuple(clients())
         while there:
             try:
                 return there, ask(there)
             except WorkerError:
                 self.present.cache_clear()
-                still_there = clients()
+                # Nobody may join: only those who were there at first are paid for.
+                still_there = tuple(client for client in clients() if client in there)
                 if still_there == there:
                     raise
                 there = still_there

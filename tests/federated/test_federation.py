@@ -130,6 +130,20 @@ def test_a_silo_that_goes_away_in_the_middle_of_a_round_is_left_out_of_it(
     assert federation.done == (Done(later_rounds=1),) * 3
 
 
+def test_nobody_joins_in_the_middle_of_a_round(worker, own_store, digits_store):
+    first, second = (pathlib.Path(silo) for silo in own_store.client_directories[:2])
+    federation = build_federation(own_store)
+    shutil.move(first, first.with_suffix(".away"))
+    assert federation.present(2) == (1, 2)
+    shutil.move(first.with_suffix(".away"), first)
+    shutil.rmtree(second)
+    models = federation.initial_parameters[np.newaxis]
+    after = federation.train(models, [0, 0, 0], 2)
+    updates = build_federation(digits_store).updates(models[0], 2)
+    np.testing.assert_allclose(after[0], models[0] + updates[2], atol=1e-6)
+    assert federation.done == (Done(), Done(later_rounds=1), Done(later_rounds=1))
+
+
 def test_a_computation_that_fails_with_all_silos_there_is_an_error(worker, own_store):
     federation = build_federation(own_store)
     directory = pathlib.Path(own_store.client_directories[1])
