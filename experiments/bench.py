@@ -17,7 +17,7 @@ _DATASET = flags.DEFINE_enum(
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "round: as for experiments.main.")
 _STEPS = flags.DEFINE_integer(
-    "steps", 250, "round, personal: steps of a client in the round that is timed."
+    "steps", 250, "round, personal, workers: steps of a client in the round that is timed."
 )
 _ROUNDS = flags.DEFINE_integer(
     "rounds", 50, "round: rounds over which the memory is watched; may be 0."
@@ -86,7 +86,7 @@ def _workers() -> None:
     clients = command_line.whole_numbers(_CLIENTS)
     from experiments.benchmarks import worker_scaling
 
-    worker_scaling.run(clients, _WORKER_REPEATS.value)
+    worker_scaling.run(clients, _STEPS.value, _WORKER_REPEATS.value)
 
 
 BENCHMARKS = {

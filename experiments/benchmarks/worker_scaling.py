@@ -24,17 +24,16 @@ from rdpcfl_tff.privacy import clipping, dp_sgd
 
 RECORDS = 100
 BATCH_SIZE = 32
-STEPS = 10
 NUM_MODELS = 4
 
 
-def run(client_counts: Sequence[int], repeats: int) -> None:
+def run(client_counts: Sequence[int], steps: int, repeats: int) -> None:
     """Prints one line per number of clients and workers, and what follows from them."""
     records = RecordFormat((28, 28, 1), mean=0.0, std=1.0)
     engine = clipping.fast_engine(FunctionalModel(cnn()))
     process = rounds.build_round(NUM_MODELS, records, engine, True)
     print(
-        f"{engine.model.num_parameters} parameters, {NUM_MODELS} models, {STEPS} steps per client, "
+        f"{engine.model.num_parameters} parameters, {NUM_MODELS} models, {steps} steps per client, "
         f"median of {repeats}\n"
         "clients  workers  s/round  without a step  CPU s/round  CPU ms/client  "
         "worker MB  KB/client"
@@ -43,7 +42,7 @@ def run(client_counts: Sequence[int], repeats: int) -> None:
     for clients in client_counts:
         with tempfile.TemporaryDirectory() as folder:
             silos = _write_silos(pathlib.Path(folder), records, clients)
-            per_client[clients] = _measure(process, folder, silos, repeats)
+            per_client[clients] = _measure(process, folder, silos, steps, repeats)
     fewest, most = min(client_counts), max(client_counts)
     ratios = [one / other for one, other in zip(per_client[most], per_client[fewest], strict=True)]
     print(
@@ -60,7 +59,9 @@ class _Cost(NamedTuple):
     cpu_seconds: float
 
 
-def _measure(process, folder: str, silos: list[str], repeats: int) -> tuple[float, float]:
+def _measure(
+    process, folder: str, silos: list[str], steps: int, repeats: int
+) -> tuple[float, float]:
     """Prints the lines of one number of clients; returns one worker's CPU and memory for each."""
     clients = len(silos)
     costs: dict[int, list[_Cost]] = {1: [], 2: []}
@@ -70,7 +71,7 @@ def _measure(process, folder: str, silos: list[str], repeats: int) -> tuple[floa
         for _ in range(repeats):
             for workers in (1, 2):
                 with remote.remote_workers(addresses[:workers], silos, retries=0, move=False):
-                    cost, models = _round_cost(process, silos, addresses[:workers])
+                    cost, models = _round_cost(process, silos, steps, addresses[:workers])
                 costs[workers].append(cost)
                 results.append(models)
                 # Of the first worker while it is alone, then of the one that never was.
@@ -94,7 +95,9 @@ def _measure(process, folder: str, silos: list[str], repeats: int) -> tuple[floa
     return medians[1].cpu_seconds / clients, megabytes[1] / clients
 
 
-def _round_cost(process, silos: list[str], addresses: list[str]) -> tuple[_Cost, np.ndarray]:
+def _round_cost(
+    process, silos: list[str], steps: int, addresses: list[str]
+) -> tuple[_Cost, np.ndarray]:
     models = process.initialize()
     process.next(models, _tasks(silos, 0))  # compiles
     start = time.monotonic()
@@ -107,7 +110,7 @@ def _round_cost(process, silos: list[str], addresses: list[str]) -> tuple[_Cost,
         [_cpu_seconds(one) for one in workers],
         time.process_time(),
     )
-    after, _ = process.next(models, _tasks(silos, STEPS))
+    after, _ = process.next(models, _tasks(silos, steps))
     seconds = time.monotonic() - start
     busiest = max(_cpu_seconds(one) - before for one, before in zip(workers, cpu, strict=True))
     return _Cost(seconds, empty_seconds, busiest + time.process_time() - own_cpu), after

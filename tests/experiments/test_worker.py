@@ -207,7 +207,7 @@ def test_wrong_values_are_told_with_their_flag(values, message):
 
 
 def test_the_benchmark_prints_one_line_per_number_of_workers():
-    process = command("bench", "workers", "--clients=2,3", "--worker_repeats=1")
+    process = command("bench", "workers", "--clients=2,3", "--steps=2", "--worker_repeats=1")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     lines = output.splitlines()
