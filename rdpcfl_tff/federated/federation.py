@@ -39,7 +39,8 @@ class Federation:
         dropout: The probability that a client is missing in a round.
         weighted: Whether less noisy updates count for more in an average.
         done: What each client has done with its records so far: the accountant's ledger.
-        left_out: Clients whose training diverged in the last round.
+        trained: How many clients trained in the last round.
+        left_out: How many of them diverged, and are in no average.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Federation:
         self.dropout = dropout
         self.weighted = weighted
         self.done = (accounting.Done(),) * len(self.silos)
+        self.trained = 0
         self.left_out = 0
         self._key = key
 
@@ -88,7 +90,7 @@ class Federation:
         if answer is None:
             return models
         trained, clients = answer
-        self._leave_out(len(present) - int(clients.sum()), round_number)
+        self._end_round(round_number, len(present), sound=int(clients.sum()))
         return trained
 
     def train_personal(
@@ -118,7 +120,7 @@ class Federation:
         if trained is None:
             return models
         sound = _sound(trained - models[list(present)])
-        self._leave_out(int((~sound).sum()), round_number)
+        self._end_round(round_number, len(present), sound=int(sound.sum()))
         models = models.copy()
         models[np.array(present)[sound]] = trained[sound]
         return models
@@ -139,7 +141,7 @@ class Federation:
         if answer is not None:
             updates[list(present)] = answer
         sound = _sound(updates)
-        self._leave_out(len(present) - int(sound.sum()), round_number)
+        self._end_round(round_number, len(present), sound=int(sound.sum()))
         updates[~sound] = np.nan
         return updates
 
@@ -254,6 +256,7 @@ class Federation:
 
     def _begin_round(self, round_number: int) -> None:
         """Notes who trains: from here on it is paid for, also if the silo goes away meanwhile."""
+        self.trained = self.left_out = 0
         for client in self.present(round_number):
             if round_number == 1:
                 self._count(client, dataclasses.replace(self.done[client], first_round=True))
@@ -266,13 +269,13 @@ class Federation:
     def _count(self, client: int, done: accounting.Done) -> None:
         self.done = (*self.done[:client], done, *self.done[client + 1 :])
 
-    def _leave_out(self, clients: int, round_number: int) -> None:
-        self.left_out = clients
-        if clients > 0:
+    def _end_round(self, round_number: int, trained: int, sound: int) -> None:
+        self.trained, self.left_out = trained, trained - sound
+        if self.left_out > 0:
             _LOG.warning(
                 "round %d: the training of %d clients diverged, and they are left out; lower --lr",
                 round_number,
-                clients,
+                self.left_out,
             )
 
     def _task(self, client: int, model: int, round_number: int) -> collections.OrderedDict:

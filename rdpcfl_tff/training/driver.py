@@ -168,7 +168,7 @@ def _record_round(
             "round": state.round_number,
             "stage": state.stage,
             "cluster_sizes": " ".join(map(str, cluster_sizes)),
-            "clients": len(federation.present(state.round_number)),
+            "clients": federation.trained,
             "diverged_clients": federation.left_out,
             "epsilon_spent": epsilon,
         }

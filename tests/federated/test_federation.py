@@ -76,7 +76,7 @@ def test_nobody_there_changes_nothing_and_costs_nothing(worker, digits_store):
     np.testing.assert_array_equal(federation.train_personal(models, models[0], 1, number), models)
     assert federation.select(models, [0, 1, 2], number) == (0, 1, 2)
     assert np.isnan(federation.updates(models[0], number)).all()
-    assert federation.done == NOBODY
+    assert (federation.trained, federation.done) == (0, NOBODY)
     assert federation.plan.epsilon_spent(federation.done) == 0
 
 
@@ -141,6 +141,7 @@ def test_nobody_joins_in_the_middle_of_a_round(worker, own_store, digits_store):
     after = federation.train(models, [0, 0, 0], 2)
     updates = build_federation(digits_store).updates(models[0], 2)
     np.testing.assert_allclose(after[0], models[0] + updates[2], atol=1e-6)
+    assert federation.trained == 1
     assert federation.done == (Done(), Done(later_rounds=1), Done(later_rounds=1))
 
 
@@ -173,7 +174,7 @@ def test_training_that_diverges_is_contained_and_told(worker, digits_store, capl
     federation = build_federation(digits_store, learning_rate=1e30)
     models = np.tile(federation.initial_parameters, (3, 1))
     np.testing.assert_array_equal(federation.train(models, [0, 1, 2], 2), models)
-    assert federation.left_out == 3
+    assert (federation.trained, federation.left_out) == (3, 3)
     assert "round 2: the training of 3 clients diverged" in caplog.text
     np.testing.assert_array_equal(federation.train_personal(models, models[0], 0.0, 2), models)
     assert np.isnan(federation.updates(models[0], 2)).all()
