@@ -9,7 +9,7 @@ import math
 import textwrap
 from typing import Any
 
-from rdpcfl_tff.privacy import accounting
+from rdpcfl_tff.privacy import accounting, second_opinion
 from rdpcfl_tff.privacy.accounting import Adjacency, Schedule
 
 
@@ -65,7 +65,7 @@ def privacy_statement(
     epsilon, order = accounting.epsilon_and_order(
         schedule, noise_multiplier, delta, first_round_noise_multiplier
     )
-    epsilon_pld = accounting.epsilon_spent_pld(
+    epsilon_pld = second_opinion.epsilon_spent_pld(
         schedule, noise_multiplier, delta, first_round_noise_multiplier
     )
     private = math.isfinite(epsilon)

@@ -26,32 +26,10 @@ from rdpcfl_tff.privacy.accounting import (
     dp_sgd_steps,
     epsilon_and_order,
     epsilon_spent,
-    epsilon_spent_pld,
     noise_multiplier,
     steps_per_round,
 )
-
-DELTA = 1e-4
-REPLACE = Adjacency.REPLACE_ONE
-
-
-def paper(first_batch_size=8000, selections=20, epsilon=5.0, **changes):
-    """The paper's MNIST setting; R-DPCFL unless told otherwise."""
-    return Schedule(
-        records=8000,
-        rounds=200,
-        batch_size=32,
-        first_batch_size=first_batch_size,
-        selections=selections,
-        epsilon_select=0.03 * epsilon,
-        **changes,
-    )
-
-
-def full_batch(rounds=1, records=100, **changes):
-    return Schedule(
-        records=records, rounds=rounds, batch_size=records, first_batch_size=records, **changes
-    )
+from tests.privacy.schedules import DELTA, REPLACE, full_batch, paper
 
 
 @st.composite
@@ -292,70 +270,6 @@ def test_replace_one_costs_about_twice_the_noise():
     assert 1.8 * add < replace < 2.1 * add
 
 
-# --- privacy loss distributions --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "first_batch_size", "selections"),
-    [(1.0, 8000, 20), (3.0, 8000, 20), (15.0, 8000, 20), (3.0, 32, 20), (3.0, 32, 0)],
-)
-def test_the_second_opinion_confirms_the_first(epsilon, first_batch_size, selections):
-    schedule = paper(first_batch_size, selections, epsilon)
-    z = noise_multiplier(schedule, epsilon, DELTA)
-    assert 0.85 * epsilon < epsilon_spent_pld(schedule, z, DELTA) <= epsilon
-
-
-def test_pld_of_one_gaussian_is_the_analytic_gaussian_mechanism():
-    # Balle and Wang (2018), theorem 8.
-    def normal_cdf(x):
-        return math.erfc(-x / math.sqrt(2)) / 2
-
-    z = 1.3
-    for adjacency, sensitivity in ((Adjacency.ADD_OR_REMOVE_ONE, 1), (REPLACE, 2)):
-        epsilon = epsilon_spent_pld(full_batch(adjacency=adjacency), z, DELTA)
-        near, far = sensitivity / (2 * z), epsilon * z / sensitivity
-        delta = normal_cdf(near - far) - math.exp(epsilon) * normal_cdf(-near - far)
-        assert delta == pytest.approx(DELTA, rel=2e-3)
-
-
-def test_pld_of_one_selection_is_at_most_its_pure_epsilon():
-    schedule = full_batch(records=1000, selections=1, epsilon_select=0.8)
-    assert 0.79 < epsilon_spent_pld(schedule, 1e6, 1e-6) < 0.801
-
-
-def test_pld_of_a_selection_is_the_worst_two_point_privacy_loss():
-    # All mass on losses t and t - a, for every t: probability of t under the second dataset is
-    # then fixed by both distributions summing to 1.
-    a = 0.9
-    t = np.linspace(0, a, 20_001)[:, None]
-    epsilon = np.linspace(-1.5, 1.5, 61)
-    upper = (np.exp(a) - np.exp(t)) / np.expm1(a)
-    by_search = np.max(
-        upper * np.maximum(0, -np.expm1(epsilon - t))
-        + (1 - upper) * np.maximum(0, -np.expm1(epsilon - t + a)),
-        axis=0,
-    )
-    np.testing.assert_allclose(accounting._selection_delta(a, epsilon), by_search, atol=1e-8)
-
-
-def test_pld_of_a_selection_bounds_exponential_mechanisms():
-    a = 0.7
-    rng = np.random.default_rng(0)
-    epsilon = np.linspace(-1, 1, 41)[:, None]
-    for _ in range(200):
-        scores = rng.uniform(0, 5, 6)
-        here, there = (
-            np.exp(moved) / np.exp(moved).sum()
-            for moved in (scores, scores + rng.uniform(-a / 2, a / 2, 6))
-        )
-        delta = np.sum(np.maximum(0, here - np.exp(epsilon) * there), axis=1)
-        assert np.all(delta <= accounting._selection_delta(a, epsilon[:, 0]) + 1e-12)
-
-
-def test_no_pld_for_poisson_sampling_under_replace_one():
-    assert epsilon_spent_pld(paper(adjacency=REPLACE), 1.0, DELTA) is None
-
-
 # --- no privacy, and errors ------------------------------------------------------------------
 
 
@@ -363,10 +277,8 @@ def test_infinite_epsilon_is_no_noise():
     schedule = paper(epsilon=math.inf)
     assert noise_multiplier(schedule, math.inf, DELTA) == 0
     assert epsilon_spent(schedule, 0.0, DELTA) == math.inf
-    assert epsilon_spent_pld(schedule, 0.0, DELTA) == math.inf
     # Noise in training does not make up for a selection without any.
     assert epsilon_spent(schedule, 1.0, DELTA) == math.inf
-    assert epsilon_spent_pld(schedule, 1.0, DELTA) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -453,5 +365,3 @@ def test_a_budget_that_promises_nothing_is_still_accounted(epsilon, ratio):
     schedule = dataclasses.replace(schedule, epsilon_select=ratio * epsilon)
     z = noise_multiplier(schedule, epsilon, DELTA)
     assert 0 < epsilon_spent(schedule, z, DELTA) <= epsilon
-    by_pld = epsilon_spent_pld(schedule, z, DELTA)
-    assert by_pld is None or 0 < by_pld <= epsilon

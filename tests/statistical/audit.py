@@ -15,7 +15,7 @@ import numpy as np
 import scipy.stats
 from dp_accounting import pld
 
-from rdpcfl_tff.privacy import accounting
+from rdpcfl_tff.privacy import accounting, second_opinion
 
 CONFIDENCE = 0.95
 
@@ -55,7 +55,7 @@ def epsilon_lower_bound(
             refuted = middle
         else:
             possible = middle
-    epsilon = accounting.epsilon_spent_pld(schedule, refuted, delta)
+    epsilon = second_opinion.epsilon_spent_pld(schedule, refuted, delta)
     assert epsilon is not None
     return epsilon
 
