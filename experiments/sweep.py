@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> None:
     folder = sweep_command.begin(runs, "sweep")
     failed = sweep_command.carry_out(runs, folder)
     finished = sum(sweep_folder.finished(folder, run.name) for run in runs)
+    if finished:
+        print(sweep_results.as_text(sweep_results.load(folder)))
     print(f"{finished} of {len(runs)} runs are finished: {folder / sweep_results.TABLE}.csv")
     if failed:
         sys.exit(sweep_command.failure_list(folder, failed))

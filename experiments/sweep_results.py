@@ -12,9 +12,13 @@ import pandas as pd
 
 from experiments.sweep_folder import RUNS
 from rdpcfl_tff import storage
+from rdpcfl_tff.config import ALGORITHMS
 from rdpcfl_tff.errors import UserError
 
 TABLE = "simulation_sweep"
+
+# Only these two look for clusters.
+CLUSTERING = ("rdpcfl", "ifca")
 
 
 def load(folder: pathlib.Path) -> pd.DataFrame:
@@ -52,6 +56,35 @@ def collect(folder: pathlib.Path) -> pd.DataFrame:
                 folder / f"{TABLE}.csv", [table.to_csv(index=False, lineterminator="\n").encode()]
             )
     return table
+
+
+def spread(values: pd.Series) -> str:
+    """The mean and, of several values, their standard deviation."""
+    return f"{values.mean():.3f}" + (f" ± {values.std():.3f}" if len(values) > 1 else "")
+
+
+def as_text(runs: pd.DataFrame) -> str:
+    """A line per setting and algorithm over its seeds, in markdown."""
+    header = ["data set", "shift", "epsilon", "algorithm", "runs"]
+    rows = [[*header, "mean of clients", "minority", "worst client", "true clusters"]]
+    ordered = runs.assign(algorithm=pd.Categorical(runs["algorithm"], ALGORITHMS))
+    for (dataset, shift, epsilon, algorithm), group in ordered.groupby(
+        ["dataset", "shift", "epsilon", "algorithm"], observed=True
+    ):
+        found = f"{group['exact'].sum()} of {len(group)}" if algorithm in CLUSTERING else ""
+        rows.append(
+            [
+                *(dataset, shift, f"{epsilon:g}", algorithm, str(len(group))),
+                *(spread(group[f"test_accuracy_{name}"]) for name in ("mean", "minority", "worst")),
+                found,
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |"
+        for row in rows
+    )
 
 
 def run_hash(run_folder: pathlib.Path) -> str:

@@ -14,8 +14,6 @@ from matplotlib.figure import Figure
 from experiments import sweep_results
 from experiments.plots import style
 
-# Only these two look for clusters.
-CLUSTERING = ("rdpcfl", "ifca")
 _PANEL = ["dataset", "shift"]
 
 
@@ -84,7 +82,7 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, positions: dict[float, int]) -> 
 
 def _draw_counts(axes: Axes, rows: pd.DataFrame, positions: dict[float, int]) -> None:
     width = 0.35
-    for index, algorithm in enumerate(CLUSTERING):
+    for index, algorithm in enumerate(sweep_results.CLUSTERING):
         label, colour, _, _ = style.ALGORITHMS[algorithm]
         mine = rows[rows["algorithm"] == algorithm]
         bars = axes.bar(

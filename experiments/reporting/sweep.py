@@ -61,21 +61,19 @@ def _results(runs: pd.DataFrame) -> str:
         content += page.heading(f"{dataset}, {shift}")
         for measure, caption in _MEASURES.items():
             content += _by_algorithm(
-                group, caption, lambda cell, measure=measure: spread(cell[measure], counts)
+                group, caption, lambda cell, measure=measure: _spread(cell[measure], counts)
             )
         content += _by_algorithm(
-            group[group["algorithm"].isin(["rdpcfl", "ifca"])],
+            group[group["algorithm"].isin(sweep_results.CLUSTERING)],
             "Runs that end with exactly the true clusters",
             lambda cell: f"{int(cell['exact'].sum())} of {len(cell)}",
         )
     return content
 
 
-def spread(values: pd.Series, counts: pd.Series) -> str:
-    """Mean and standard deviation, and how many runs are behind them if that is in question."""
-    words = f"{values.mean():.3f}"
-    if len(values) > 1:
-        words += f" ± {values.std():.3f}"
+def _spread(values: pd.Series, counts: pd.Series) -> str:
+    """With the number of runs, if that is in question."""
+    words = sweep_results.spread(values)
     return words if counts.nunique() == 1 else f"{words} ({len(values)})"
 
 

@@ -103,6 +103,7 @@ def test_failures_are_told_at_the_end_and_stop_nothing(swept):
     assert title.startswith("failed: 1 (logs: ")
     assert line.startswith(f"  {HOPELESS}: error: --output_dir=") and "holds no run" in line
     assert "2 of 3 runs are finished" in output
+    assert re.search(r"\| digits +\| label_flip \| 30 +\| rdpcfl", output)
 
 
 def test_finished_runs_are_not_run_again(swept):

@@ -61,6 +61,21 @@ def test_both_files_hold_the_same_table(folder):
     assert from_csv.columns.tolist() == table.columns.tolist()
 
 
+def test_the_text_has_mean_and_deviation_over_the_seeds(tmp_path):
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        finish(tmp_path, example_run("local", seed=seed), accuracy)
+        finish(tmp_path, example_run("rdpcfl", seed=seed), accuracy + 0.1)
+    finish(tmp_path, example_run("rdpcfl", epsilon=15.0), 0.75)
+    _, _, *lines = sweep_results.as_text(sweep_results.collect(tmp_path)).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[3:-1]] for line in lines]
+    others = ["0.200 ± 0.000", "0.100 ± 0.000"]
+    assert rows == [
+        ["3", "rdpcfl", "2", "0.700 ± 0.141", *others, "2 of 2"],
+        ["3", "local", "2", "0.600 ± 0.141", *others, ""],
+        ["15", "rdpcfl", "1", "0.750", "0.200", "0.100", "1 of 1"],
+    ]
+
+
 def test_a_folder_without_a_table_is_refused(tmp_path):
     assert sweep_results.collect(tmp_path).empty
     with pytest.raises(UserError, match="no finished run"):
