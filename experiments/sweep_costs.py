@@ -81,10 +81,11 @@ def _measured_cost(
 
 
 def _kind(config: RunConfig) -> tuple[object, ...]:
-    """All that the cost of a round depends on."""
+    """All that the cost of a round depends on, but for the few selections of some algorithms."""
     return (
         *(config.dataset, config.model, config.cluster_sizes, config.samples_per_client),
         *(config.batch_size, config.local_epochs, config.dp_engine, math.isinf(config.epsilon)),
+        config.eval_every,
     )
 
 
