@@ -6,6 +6,7 @@ exact accuracies, which only a simulation may look at: hence the names.
 
 import hashlib
 import json
+import math
 import pathlib
 
 import pandas as pd
@@ -20,6 +21,8 @@ TABLE = "simulation_sweep"
 # Only these two look for clusters.
 CLUSTERING = ("rdpcfl", "ifca")
 
+_ACCURACIES = ("mean", "minority", "worst")
+
 
 def load(folder: pathlib.Path) -> pd.DataFrame:
     """The table of the sweep in `folder`, a row per finished run, sorted by the run's folder.
@@ -33,8 +36,8 @@ def load(folder: pathlib.Path) -> pd.DataFrame:
         test_accuracy_mean, test_accuracy_worst, test_accuracy_minority: over the clients, exact.
         exact (bool), misplaced_clients, minority_found (bool): the final partition against the
             true clusters; misplaced_clients is 0 if exact.
-        stopped: only if a run was told to end after round 1 if in doubt, and did; it then has no
-            accuracies.
+        stopped: only if a run was told to end after round 1 if in doubt, and did; its
+            accuracies are then NaN.
         models, models_in_use, private (bool), epsilon_spent (inf: not private).
         run_folder: where the run's records are, relative to `folder`.
         hash: SHA-256 of the run's config.json and summary.json, one after the other.
@@ -75,7 +78,7 @@ def as_text(runs: pd.DataFrame) -> str:
         rows.append(
             [
                 *(dataset, shift, f"{epsilon:g}", algorithm, str(len(group))),
-                *(spread(group[f"test_accuracy_{name}"]) for name in ("mean", "minority", "worst")),
+                *(spread(group[f"test_accuracy_{name}"]) for name in _ACCURACIES),
                 found,
             ]
         )
@@ -96,7 +99,7 @@ def run_hash(run_folder: pathlib.Path) -> str:
 def _row(folder: pathlib.Path, run_folder: pathlib.Path) -> dict[str, object]:
     config = json.loads((run_folder / "config.json").read_text())["config"]
     summary = json.loads((run_folder / "summary.json").read_text())
-    accuracy = summary.pop("simulation_test_accuracy", {})
+    accuracy = summary.pop("simulation_test_accuracy") or {}  # none if the run was stopped
     partition = summary.pop("simulation_partition", {})
     return (
         config
@@ -104,7 +107,7 @@ def _row(folder: pathlib.Path, run_folder: pathlib.Path) -> dict[str, object]:
             "epsilon": float(config["epsilon"]),
             "cluster_sizes": ",".join(map(str, config["cluster_sizes"])),
         }
-        | {f"test_accuracy_{name}": value for name, value in accuracy.items()}
+        | {f"test_accuracy_{name}": accuracy.get(name, math.nan) for name in _ACCURACIES}
         | partition
         | summary
         | {"epsilon_spent": summary["epsilon_spent"] if summary["private"] else float("inf")}

@@ -13,7 +13,8 @@ def example_run(algorithm: str = "rdpcfl", **fields) -> Run:
     return Run(name, (f"--algorithm={algorithm}",), config)
 
 
-def finish(folder: pathlib.Path, run: Run, accuracy: float) -> None:
+def finish(folder: pathlib.Path, run: Run, accuracy: float | None) -> None:
+    """Without an accuracy, it was stopped after round 1."""
     directory = run_folder(folder, run.name)
     directory.mkdir(parents=True)
     private = run.config.epsilon < float("inf")
@@ -25,7 +26,9 @@ def finish(folder: pathlib.Path, run: Run, accuracy: float) -> None:
         "epsilon_spent": run.config.epsilon if private else None,
         "models": 4,
         "models_in_use": 4,
-        "simulation_test_accuracy": {"mean": accuracy, "worst": 0.1, "minority": 0.2},
+        "simulation_test_accuracy": (
+            {"mean": accuracy, "worst": 0.1, "minority": 0.2} if accuracy is not None else None
+        ),
         "simulation_partition": {"exact": True, "misplaced_clients": 0, "minority_found": True},
     }
     written = {"command": ["main"], "config": run.config.as_json()}

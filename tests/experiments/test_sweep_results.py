@@ -76,6 +76,13 @@ def test_the_text_has_mean_and_deviation_over_the_seeds(tmp_path):
     ]
 
 
+def test_a_run_that_was_stopped_has_no_accuracy(tmp_path):
+    finish(tmp_path, example_run(), None)
+    table = sweep_results.collect(tmp_path)
+    assert table["test_accuracy_mean"].isna().all()
+    assert "nan" in sweep_results.as_text(table)
+
+
 def test_a_folder_without_a_table_is_refused(tmp_path):
     assert sweep_results.collect(tmp_path).empty
     with pytest.raises(UserError, match="no finished run"):
