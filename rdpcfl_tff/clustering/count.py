@@ -1,7 +1,9 @@
 """The number of clusters M: the candidate whose mixture is the most confident, and is it real?
 
 Implements the paper's appendix on the number of clusters (argmax of MSS), and what the paper lacks:
-a comparison with clients that have no clusters. Nothing here is private (see `mixture.py`).
+a comparison with clients that have no clusters. It tells whether there are any, and it makes the
+MSS of different M comparable, since noise too looks better separated for some M than for others.
+Nothing here is private (see `mixture.py`).
 """
 
 import dataclasses
@@ -10,22 +12,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rdpcfl_tff.clustering.mixture import PrincipalComponents, default_mixture, paper_mixture
+from rdpcfl_tff.clustering.mixture import (
+    PrincipalComponents,
+    default_mixture,
+    paper_mixture,
+    principal_components,
+)
 from rdpcfl_tff.errors import UserError
 
 # With the observed one they are 200, so that p-values are multiples of 0.005.
 NULL_FEDERATIONS = 199
 # Above this p-value the clusters are taken for noise.
 SIGNIFICANCE = 0.05
+# Of the null: so many more than there are clients that it does not depend on them.
+_NULL_PARAMETERS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """The confidence in one number of clusters, by the paper's and by the default mixture."""
+    """The confidence in one number of clusters, by the paper's and by the default mixture.
+
+    Attributes:
+      num_clusters: M.
+      paper_mss: of the paper's mixture.
+      default_mss: of the default mixture.
+      null_mss: of the default mixture, what 95 % of federations without clusters stay below.
+    """
 
     num_clusters: int
     paper_mss: float
     default_mss: float
+    null_mss: float
+
+    @property
+    def ratio(self) -> float:
+        """The default mixture's MSS in units of what is unusual without clusters."""
+        return self.default_mss / self.null_mss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +57,8 @@ class ClusterCount:
     Attributes:
       candidates: the score table.
       paper_choice: the candidate with the largest MSS of the paper's mixture.
-      default_choice: the candidate with the largest MSS of the default mixture.
-      p_value: how often clients without clusters reach the default mixture's largest MSS.
+      default_choice: the candidate with the largest ratio of its MSS to the null's.
+      p_value: how often clients without clusters reach the largest ratio.
     """
 
     candidates: tuple[Candidate, ...]
@@ -72,15 +94,24 @@ def count_clusters(
     candidates = tuple(sorted(set(candidates)))
     if not candidates:
         raise UserError("there is no candidate for the number of clusters: name at least one")
-    paper = [paper_mixture(components, candidate, seed).mss for candidate in candidates]
-    default = [default_mixture(components, candidate).mss for candidate in candidates]
     noise = None if components.noise is None else tuple(components.noise)
     null = null_mss(len(components.coordinates), candidates, seed, noise)
-    reached = np.count_nonzero(null >= max(default))
+    unusual = np.quantile(null, 1 - SIGNIFICANCE, axis=0)
+    table = tuple(
+        Candidate(
+            candidate,
+            paper_mixture(components, candidate, seed).mss,
+            default_mixture(components, candidate).mss,
+            float(null_of_candidate),
+        )
+        for candidate, null_of_candidate in zip(candidates, unusual, strict=True)
+    )
+    default = max(table, key=lambda row: row.ratio)
+    reached = np.count_nonzero((null / unusual).max(axis=1) >= default.ratio)
     return ClusterCount(
-        candidates=tuple(map(Candidate, candidates, paper, default)),
-        paper_choice=candidates[int(np.argmax(paper))],
-        default_choice=candidates[int(np.argmax(default))],
+        candidates=table,
+        paper_choice=max(table, key=lambda row: row.paper_mss).num_clusters,
+        default_choice=default.num_clusters,
         p_value=(reached + 1) / (NULL_FEDERATIONS + 1),
     )
 
@@ -92,31 +123,31 @@ def null_mss(
     seed: int,
     noise: tuple[float, ...] | None = None,
 ) -> np.ndarray:
-    """The default mixture's largest MSS in each of `NULL_FEDERATIONS` without clusters.
+    """The default mixture's MSS without clusters, [`NULL_FEDERATIONS`, candidates].
 
     The null: updates that differ by isotropic Gaussian noise only, in many more dimensions than
-    there are clients. Their principal components then have equal eigenvalues, and directions that
-    are a uniformly random orthonormal basis. So it does not depend on the noise level, the model
-    or its number of parameters. With noise that differs between clients, as `PrincipalComponents`
-    has it, the same holds of updates in units of their noise.
+    there are clients. So it depends neither on the noise level nor on the model. With noise that
+    differs between clients, as `PrincipalComponents` has it, the same holds in units of it.
     """
     generator = np.random.default_rng([seed, num_clients])
-    largest = []
+    scales = np.ones(num_clients) if noise is None else np.array(noise)
+    rows = []
     for _ in range(NULL_FEDERATIONS):
-        components = _null_components(generator, num_clients, noise)
-        largest.append(max(default_mixture(components, candidate).mss for candidate in candidates))
-    return np.array(largest)
+        updates = noise_alone(generator, num_clients, _NULL_PARAMETERS)
+        components = principal_components(
+            updates * scales[:, np.newaxis], None if noise is None else scales
+        )
+        rows.append([default_mixture(components, candidate).mss for candidate in candidates])
+    return np.array(rows)
 
 
-def _null_components(
-    generator: np.random.Generator, num_clients: int, noise: tuple[float, ...] | None
-) -> PrincipalComponents:
-    drawn = generator.standard_normal((num_clients, num_clients - 1))
-    if noise is None:
-        basis, _ = np.linalg.qr(drawn - drawn.mean(axis=0))
-        return PrincipalComponents(np.ones(num_clients - 1), basis)
-    scales = np.array(noise)[:, np.newaxis]
-    # Centring, in units of the noise: what is left is orthogonal to 1 / scale.
-    drawn -= np.average(drawn * scales, axis=0, weights=scales[:, 0] ** -2) / scales
-    basis, _ = np.linalg.qr(drawn)
-    return PrincipalComponents(np.ones(num_clients - 1), basis * scales, scales[:, 0])
+def noise_alone(
+    generator: np.random.Generator, num_clients: int, num_parameters: int
+) -> np.ndarray:
+    """Points [n, n] whose distances are distributed as those of standard normal ones in p > n.
+
+    Their Gram matrix is Wishart's, and Bartlett's triangle is a root of that.
+    """
+    triangle = np.tril(generator.standard_normal((num_clients, num_clients)), -1)
+    freedom = num_parameters - np.arange(num_clients)
+    return triangle + np.diag(np.sqrt(generator.chisquare(freedom)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rdpcfl_tff.clustering.count import noise_alone
 from rdpcfl_tff.clustering.matching import match_partition
 from rdpcfl_tff.clustering.mixture import default_mixture, principal_components
 from rdpcfl_tff.errors import UserError
@@ -153,8 +154,7 @@ def draw_updates(
 ) -> np.ndarray:
     """Updates [n, d + r + n] whose distances are distributed as those of the model's p coordinates.
 
-    Only d + r coordinates differ by more than noise. The others enter by their n x n Gram matrix,
-    which is Wishart's, and Bartlett's triangle is a root of that.
+    Only d + r coordinates differ by more than noise.
     """
     num_clients, axes = len(clusters), signal.centres.shape[1]
 
@@ -163,13 +163,11 @@ def draw_updates(
 
     along = signal.spread_along / records + noise**2
     across = signal.spread / signal.spread_rank / records + noise**2
-    freedom = num_parameters - axes - signal.spread_rank - np.arange(num_clients)
-    triangle = np.tril(generator.standard_normal((num_clients, num_clients)), -1)
-    triangle += np.diag(np.sqrt(generator.chisquare(freedom)))
+    others = noise_alone(generator, num_clients, num_parameters - axes - signal.spread_rank)
     return np.hstack(
         [
             signal.centres[clusters] + normals(axes, along),
             normals(signal.spread_rank, across),
-            noise * triangle,
+            noise * others,
         ]
     )

@@ -165,21 +165,27 @@ def paper_mixture(components: PrincipalComponents, num_clusters: int, seed: int)
 def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixture:
     """The mixture that finds the paper's clusters most reliably.
 
-    M-1 principal components, the dimensions that M centres can span, scaled together; one variance
-    for all components, which is the paper's own model, where every client adds the same noise, and
-    does not collapse on a cluster of one; EM from Ward's clusters, so that nothing is random.
+    M-1 principal components, the dimensions that M centres can span, each shrunk to its share of
+    signal and then all scaled together; one variance for all components, which is the paper's own
+    model, where every client adds the same noise, and does not collapse on a cluster of one; EM
+    from Ward's clusters, so that nothing is random.
     Where the clients' noise differs, the variance is that of the average client, and each client
     has its known multiple of it: a noisy one moves the means less, and is less sure of its cluster.
     """
     num_clients, dimensions = len(components.coordinates), num_clusters - 1
     _check_num_clusters(num_clusters, num_clients)
-    total_variance = components.eigenvalues[:dimensions].sum() / num_clients
-    coordinates = components.coordinates[:, :dimensions] / np.sqrt(total_variance)
+    used, unexplained = np.split(components.eigenvalues, [dimensions])
+    # M clusters explain nothing on the axes from the M-th on, so these show what noise spreads on
+    # every axis. In a large model it may hide the last axes in use, which then only blur the rest.
+    spread_of_noise = np.median(unexplained)
+    shares = signal_shares(used, spread_of_noise)
+    total_variance = (used * shares**2).sum() / num_clients
+    coordinates = components.coordinates[:, :dimensions] * shares / np.sqrt(total_variance)
 
-    # M clusters explain nothing on the axes from the M-th on. Noise alone spreads alike along all
-    # of those; if the first of them stands out, then the clusters are that wide.
-    unexplained = components.eigenvalues[dimensions:] / total_variance
-    smallest_variance = (unexplained[0] - np.median(unexplained)) / (num_clients - num_clusters)
+    # Noise alone spreads alike along all unexplained axes; if the first of them stands out, then
+    # the clusters are that wide, on every axis before it was shrunk.
+    width = (unexplained[0] - spread_of_noise) / (num_clients - num_clusters)
+    smallest_variance = width * shares.min() ** 2 / total_variance
 
     noise = np.ones(num_clients) if components.noise is None else components.noise
     start = AgglomerativeClustering(num_clusters, linkage="ward").fit_predict(coordinates)
@@ -194,7 +200,7 @@ def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixtu
         responsibilities = posterior
         em_iterations += 1
     return Mixture(
-        space=Space("default", dimensions, "unit total variance"),
+        space=Space("default", dimensions, "each axis by its share of signal, unit total variance"),
         coordinates=coordinates,
         means=means,
         variances=np.full(num_clusters, variance),
@@ -203,6 +209,17 @@ def default_mixture(components: PrincipalComponents, num_clusters: int) -> Mixtu
         em_iterations=em_iterations,
         converged=converged,
     )
+
+
+def signal_shares(eigenvalues: np.ndarray, spread_of_noise: float) -> np.ndarray:
+    """Of the sum of squares along each axis, the share that is not noise: Wiener's filter, [d].
+
+    What noise adds to a client's coordinate on an axis falls with this share, about as its inverse.
+    So shrinking by it makes the noise alike on all axes, as a spherical mixture takes it to be.
+    """
+    tiny = np.finfo(np.float64).tiny  # an axis without any spread has eigenvalue 0
+    shares = 1 - spread_of_noise / np.maximum(eigenvalues, tiny)
+    return shares.clip(min=np.finfo(np.float64).eps)
 
 
 def _maximisation(

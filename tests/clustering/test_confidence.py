@@ -8,7 +8,7 @@ from rdpcfl_tff.clustering.count import Candidate, ClusterCount
 
 
 def confidence(p_value=0.005, responsibilities=None, mss=5.0):
-    count = ClusterCount((Candidate(2, 4.0, 5.0),), 2, 2, p_value)
+    count = ClusterCount((Candidate(2, 4.0, 5.0, 2.0),), 2, 2, p_value)
     if responsibilities is None:
         responsibilities = [[1.0, 0.0], [0.0, 1.0], [0.01, 0.99]]
     return Confidence(count, mss, np.array(responsibilities))
