@@ -162,7 +162,10 @@ _OVERRIDES = {
         "Let less noisy updates count for more, where clients are unequal (default: no).",
     ),
     "mr_mtl_lambda": flags.DEFINE_float(
-        "mr_mtl_lambda", None, "The strength of MR-MTL's pull to the mean of all models."
+        "mr_mtl_lambda",
+        None,
+        "The strength of MR-MTL's pull to the mean of all models (default: 1; quick, mini: less, "
+        "as their steps are larger).",
     ),
     "mr_mtl_clip_proximal": flags.DEFINE_bool(
         "mr_mtl_clip_proximal",

@@ -44,5 +44,9 @@ def settings(preset: str, algorithm: str, dataset: str, shift: str) -> dict[str,
     if dataset not in _PAPER:
         chosen.pop("samples_per_client", None)  # a client has the records that it has
     if preset in _LEARNING_RATE_TIMES_CLIP_NORM:
+        tuned = chosen["learning_rate"]
         chosen["learning_rate"] = _LEARNING_RATE_TIMES_CLIP_NORM[preset] / chosen["clip_norm"]
+        if algorithm == "mr_mtl":
+            # Larger steps must not pull harder: eta lambda is the paper's, where lambda is 1.
+            chosen["mr_mtl_lambda"] = tuned / chosen["learning_rate"]
     return chosen
