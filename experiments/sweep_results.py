@@ -40,7 +40,7 @@ def load(folder: pathlib.Path) -> pd.DataFrame:
             accuracies are then NaN.
         models, models_in_use, private (bool), epsilon_spent (inf: not private).
         run_folder: where the run's records are, relative to `folder`.
-        hash: SHA-256 of the run's config.json and summary.json, one after the other.
+        hash: SHA-256 of the run's summary.json.
     """
     path = folder / f"{TABLE}.parquet"
     if not path.exists():
@@ -91,9 +91,11 @@ def as_text(runs: pd.DataFrame) -> str:
 
 
 def run_hash(run_folder: pathlib.Path) -> str:
-    """What a number in a table is traced back by: SHA-256 of the run's config and summary."""
-    content = [(run_folder / name).read_bytes() for name in ("config.json", "summary.json")]
-    return hashlib.sha256(b"".join(content)).hexdigest()
+    """What a number in a table is traced back by: the SHA-256 of the run's summary.
+
+    It holds no path and no time, so that the same run in another folder has the same hash.
+    """
+    return hashlib.sha256((run_folder / "summary.json").read_bytes()).hexdigest()
 
 
 def _row(folder: pathlib.Path, run_folder: pathlib.Path) -> dict[str, object]:

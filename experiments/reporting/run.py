@@ -71,7 +71,7 @@ def _result(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     if "minority_found" in partition:
         shown.append(("minority cluster found", "yes" if partition["minority_found"] else "no"))
     return page.numbers(shown) + page.facts(
-        [("SHA-256 of config.json and summary.json", sweep_results.run_hash(folder))]
+        [("SHA-256 of summary.json", sweep_results.run_hash(folder))]
     )
 
 
