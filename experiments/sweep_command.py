@@ -21,7 +21,7 @@ from rdpcfl_tff.errors import UserError
 _JOBS = flags.DEFINE_integer(
     "jobs",
     None,
-    "Runs at the same time (default: one per two cores, fewer if the memory is too small).",
+    "Runs at the same time (default: one per core, fewer if the memory is too small).",
     lower_bound=1,
 )
 
@@ -95,7 +95,7 @@ def carry_out(
         pathlib.Path(data_dir) if data_dir else None,
         pathlib.Path(cache_dir) if cache_dir else cache.default_folder(),
     )
-    seconds = sweep_costs.forecast(to_do, folder, costs, until_round)
+    seconds = sweep_costs.forecast(to_do, folder, costs, jobs, until_round)
     print(f"this takes about {sweep_costs.duration(seconds)} on this machine", flush=True)
     try:
         return sweep_processes.work_off(to_do, folder, jobs, costs, until_round)

@@ -22,7 +22,6 @@ from rdpcfl_tff.errors import UserError
 # guess on the safe side: 21 updates of ResNet-18 are 0.9, and there are several copies of them.
 _GIGABYTES = {"cnn": 2.0}
 _GIGABYTES_OF_OTHERS = 8.0
-_CORES_PER_RUN = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +39,13 @@ def jobs_that_fit(runs: Sequence[Run]) -> int:
     """How many runs fit the cores and the free memory at the same time; at least one.
 
     One run keeps all cores busy while its clients train, but not while it starts, clusters or
-    waits for its last client. So each run gets two cores of its own, and none is shared.
+    waits for its last client. A run on a core of its own wastes nothing.
     """
     need = max((_GIGABYTES.get(run.config.model, _GIGABYTES_OF_OTHERS) for run in runs), default=1)
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     free = int(next(line for line in lines if "MemAvailable" in line).split()[1]) / 1e6
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores // _CORES_PER_RUN, int(free // need)))
+    return max(1, min(len(runs), cores, int(free // need)))
 
 
 def measured_costs(
@@ -103,11 +102,15 @@ def forecast(
     runs: Sequence[Run],
     folder: pathlib.Path,
     costs: dict[str, Cost],
+    jobs: int,
     until_round: int | None = None,
 ) -> float:
-    """The seconds until all these runs have ended, or have come to the given round."""
+    """The seconds until all these runs have ended, or have come to the given round.
+
+    Runs that share the cores train as fast as one after the other, but start at the same time.
+    """
     return sum(
-        costs[run.name].start_seconds
+        costs[run.name].start_seconds / jobs
         + (run.goal(until_round) - sweep_folder.rounds_done(folder, run.name))
         * costs[run.name].round_seconds
         for run in runs

@@ -186,8 +186,9 @@ def test_the_forecast_counts_the_rounds_that_are_left(tmp_path):
     directory.mkdir(parents=True)
     for saved in (3, 4):
         (directory / f"checkpoint_{saved:06d}.npz").touch()
-    assert sweep_costs.forecast([fresh, begun], tmp_path, costs) == 5 + 20 + 5 + 12
-    assert sweep_costs.forecast([fresh], tmp_path, costs, until_round=3) == 5 + 6
+    assert sweep_costs.forecast([fresh, begun], tmp_path, costs, jobs=1) == 5 + 20 + 5 + 12
+    assert sweep_costs.forecast([fresh, begun], tmp_path, costs, jobs=2) == 2.5 + 20 + 2.5 + 12
+    assert sweep_costs.forecast([fresh], tmp_path, costs, jobs=1, until_round=3) == 5 + 6
 
 
 def test_a_run_has_reached_what_it_has_saved(tmp_path):
@@ -204,9 +205,9 @@ def test_a_run_has_reached_what_it_has_saved(tmp_path):
 
 
 def test_no_more_runs_at_once_than_cores_and_memory_allow():
-    runs = [example_run()]
-    cores = len(os.sched_getaffinity(0))
-    assert 1 <= sweep_costs.jobs_that_fit(runs) <= max(1, cores // 2)
+    runs = [example_run(seed=seed) for seed in range(1000)]
+    assert 1 <= sweep_costs.jobs_that_fit(runs) <= len(os.sched_getaffinity(0))
+    assert sweep_costs.jobs_that_fit(runs[:1]) == 1
 
 
 @pytest.mark.parametrize(
