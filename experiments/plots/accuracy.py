@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments import sweep_results
 from experiments.plots import style
@@ -135,6 +136,7 @@ def draw_rounds(table: pd.DataFrame) -> Figure:
                 axes.plot(mean, color=colour, linestyle=line, label=label)
         axes.set_title(f"{dataset}, {shift}, epsilon {epsilon:g}", pad=20)
         axes.set(xlabel="round", ylabel="validation accuracy")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles, labels = _all_handles(panels)
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure

@@ -342,6 +342,13 @@ def test_accuracy_rounds(table, sweep):
     assert mine["stage"].nunique() > 2
 
 
+def test_there_are_no_half_rounds(sweep):
+    figure = catalogue.FIGURES["accuracy_rounds"]
+    rows = figure.table(sweep)
+    for axes in figure.draw(rows[rows["round"] <= 2]).axes:
+        assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_the_list_names_every_figure():
     done = run_figures("--figure=list")
     assert done.returncode == 0
