@@ -202,8 +202,8 @@ def _runs(runs: pd.DataFrame) -> str:
         for run in runs.to_dict("records")
     ]
     return page.text(
-        f"The first {_HASH_SHOWN} digits of the SHA-256 of each run's config.json and "
-        f"summary.json; the whole is in {sweep_results.TABLE}.csv."
+        f"The first {_HASH_SHOWN} digits of the SHA-256 of each run's summary.json; the whole is "
+        f"in {sweep_results.TABLE}.csv."
     ) + page.folded(f"All {len(rows)} runs", page.table("Test accuracy of every run", header, rows))
 
 
