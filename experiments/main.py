@@ -81,6 +81,12 @@ _STOP_IF_UNSURE = flags.DEFINE_bool(
 _CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every", 1, "Rounds between two checkpoints.", lower_bound=1
 )
+_HALT_AFTER = flags.DEFINE_integer(
+    "halt_after",
+    None,
+    "End after this round; the same command without it goes on (default: the last round).",
+    lower_bound=1,
+)
 _WORKERS = flags.DEFINE_list(
     "workers",
     [],
@@ -246,6 +252,7 @@ def main(arguments: list[str]) -> None:
             sys.argv,
             checkpoint_every=_CHECKPOINT_EVERY.value,
             stop_if_unsure=_STOP_IF_UNSURE.value,
+            halt_after=_HALT_AFTER.value,
             execution=execution,
         )
     except WorkerError as error:
@@ -253,7 +260,12 @@ def main(arguments: list[str]) -> None:
             f"{error}\nFinished rounds are saved: the same command with --output_dir={output_dir} "
             "goes on from there."
         ) from error
-    if summary.get("stopped"):
+    if summary is None:
+        print(
+            f"halted after round {_HALT_AFTER.value} of {config.rounds}; to go on: the same "
+            f"command with --output_dir={output_dir}, without --halt_after"
+        )
+    elif summary.get("stopped"):
         _print_stopped(summary, config, output_dir)
     else:
         _print_summary(summary, output_dir)

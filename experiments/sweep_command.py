@@ -25,6 +25,11 @@ _JOBS = flags.DEFINE_integer(
     lower_bound=1,
 )
 
+_NOT_FOR_MANY = {
+    "fallback_dataset": "a run among many is on the data set that its name says",
+    "halt_after": "many runs go to their end; `experiments.tune --halving` halts the worse ones",
+}
+
 
 def product(varied: Mapping[str, Sequence[str]], named: Collection[str] = ()) -> list[Run]:
     """A run for every combination of the values of the varied flags.
@@ -34,10 +39,9 @@ def product(varied: Mapping[str, Sequence[str]], named: Collection[str] = ()) ->
     for name, values in varied.items():
         if not values:
             raise UserError(f"there is no value to vary --{name} over")
-    if flags.FLAGS["fallback_dataset"].value is not None:
-        raise UserError(
-            "--fallback_dataset: a run among many is on the data set that its name says"
-        )
+    for name, reason in _NOT_FOR_MANY.items():
+        if flags.FLAGS[name].value is not None:
+            raise UserError(f"--{name}: {reason}")
     own = flags.FLAGS.flags_by_module_dict()[main.__name__]
     common = [
         flag.serialize()

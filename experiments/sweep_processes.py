@@ -50,13 +50,9 @@ def work_off(
                 for slot in range(jobs):
                     if waiting and slot not in running:
                         run = waiting.pop(0)
-                        running[slot] = run, _start(folder, run, slot, jobs, lock)
+                        running[slot] = run, _start(folder, run, until_round, slot, jobs, lock)
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 for slot, (run, process) in list(running.items()):
-                    if reached(folder, run, until_round) and not sweep_folder.finished(
-                        folder, run.name
-                    ):
-                        _end([process])
                     if process.poll() is not None:
                         del running[slot]
                         if not reached(folder, run, until_round):
@@ -97,9 +93,13 @@ def _alone(folder: pathlib.Path) -> Iterator[int]:
         yield lock.fileno()
 
 
-def _start(folder: pathlib.Path, run: Run, slot: int, jobs: int, lock: int) -> subprocess.Popen:
+def _start(
+    folder: pathlib.Path, run: Run, until_round: int | None, slot: int, jobs: int, lock: int
+) -> subprocess.Popen:
     output_dir = sweep_folder.run_folder(folder, run.name)
     command = ["-m", "experiments.main", *run.flags, f"--output_dir={output_dir}"]
+    if until_round is not None and until_round < run.config.rounds:
+        command.append(f"--halt_after={until_round}")
     cores = sorted(os.sched_getaffinity(0))
     try:
         # A process has the cores of the one that starts it, and a run uses all that it has.

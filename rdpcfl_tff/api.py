@@ -121,7 +121,9 @@ def run(
     )
     name = f"{config.algorithm}-{config.dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = pathlib.Path(output_dir) if output_dir else pathlib.Path("results") / name
-    return RunResult(path, driver.run(config, store, path, ["rdpcfl_tff.run"]))
+    summary = driver.run(config, store, path, ["rdpcfl_tff.run"])
+    assert summary is not None  # only a run that was to halt has none
+    return RunResult(path, summary)
 
 
 def _store(

@@ -44,15 +44,18 @@ def run(
     command: Sequence[str],
     checkpoint_every: int = 1,
     stop_if_unsure: bool = False,
+    halt_after: int | None = None,
     execution: Execution = ON_THIS_MACHINE,
-) -> dict[str, object]:
+) -> dict[str, object] | None:
     """Trains, writes the records of every round to `output_dir`, and returns the summary.
 
     A folder of the same run is gone on with: the result is the unbroken run's, bit for bit. At most
     `checkpoint_every` rounds are lost when a run is interrupted. With `stop_if_unsure` it ends
     after a round 1 that leaves the clusters in doubt; without, it goes on from there, and pays
-    nothing twice.
+    nothing twice. With `halt_after` it ends after this round, if that is not its last one, and
+    returns None: there is no summary yet.
     """
+    last_round = min(halt_after or config.rounds, config.rounds)
     config.check_num_clients(store.num_clients)
     algorithm = assembly.algorithm_of(config, store)
     plan = assembly.plan_of(config, store, algorithm)
@@ -69,7 +72,7 @@ def run(
         state = _resume(algorithm, federation, records)
         if state is None:
             if not execution.workers:
-                steps = config.rounds * steps_of_a_round(config, plan, store)
+                steps = last_round * steps_of_a_round(config, plan, store)
                 minutes = steps * federation.seconds_per_step() / 60
                 bar.write(f"this takes about {_forecast(minutes)} on this machine")
             bar.unpause()
@@ -86,11 +89,13 @@ def run(
             summary = summaries.summary_of(config, store, federation, state, stopped=True)
             records.write_summary(summary)
             return summary
-        while state.round_number < config.rounds:
+        while state.round_number < last_round:
             state = algorithm.next_round(state, federation)
             _record_round(config, store, federation, records, state, bar)
-            if state.round_number % checkpoint_every == 0 or state.round_number == config.rounds:
+            if state.round_number % checkpoint_every == 0 or state.round_number == last_round:
                 checkpoint.save(output_dir, state, federation.done)
+        if last_round < config.rounds:
+            return None
         accuracies = federation.evaluate(state.models, state.assignment, "test")
     records.write_models(state.models, summaries.about_model(config, store))
     records.write_simulation_clients(summaries.client_rows(store, state, accuracies))

@@ -22,10 +22,10 @@ FLAGS = (
 )
 
 
-def start(folder, name) -> subprocess.Popen:
+def start(folder, name, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "experiments.main", *FLAGS),
+            *(sys.executable, "-m", "experiments.main", *FLAGS, *arguments),
             *(f"--cache_dir={folder}", f"--output_dir={folder}/{name}"),
         ],
         stdout=subprocess.PIPE,
@@ -34,8 +34,8 @@ def start(folder, name) -> subprocess.Popen:
     )
 
 
-def finish(folder, name) -> str:
-    process = start(folder, name)
+def finish(folder, name, *arguments: str) -> str:
+    process = start(folder, name, *arguments)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return output
@@ -77,6 +77,16 @@ def test_a_run_killed_in_each_stage_ends_as_the_unbroken_one(unbroken):
     assert len(set(stages)) == 2, "each kill should meet another stage"
     assert "going on after round" in finish(unbroken, "broken")
     assert_same_results(unbroken / "unbroken", unbroken / "broken")
+
+
+def test_a_halted_run_goes_on_to_the_end_of_the_unbroken_one(unbroken):
+    told = finish(unbroken, "halted", "--halt_after=3", "--checkpoint_every=2")
+    assert "halted after round 3 of 8" in told
+    lines = (unbroken / "halted" / "metrics.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["round", "1", "2", "3"]
+    assert not (unbroken / "halted" / "summary.json").exists()
+    assert "going on after round 3" in finish(unbroken, "halted")
+    assert_same_results(unbroken / "unbroken", unbroken / "halted")
 
 
 def test_a_finished_run_is_not_run_again(unbroken):

@@ -124,6 +124,7 @@ def test_finished_runs_are_not_run_again(swept):
         (["--epsilons=0"], "--eps=0"),
         (["second.toml"], "one file too many"),
         (["--fallback_dataset=digits"], "--fallback_dataset"),
+        (["--halt_after=2"], "--halt_after"),
         (["--jobs=0"], "jobs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

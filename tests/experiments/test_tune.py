@@ -49,6 +49,7 @@ def test_halving_lets_only_the_better_half_go_on(tuned):
     folder, output = tuned
     good, bad = (f"global-digits-label_flip-eps30-seed0-lr{lr}-clip1" for lr in ("0.05", "50"))
     assert sweep_folder.finished(folder, good) and not sweep_folder.finished(folder, bad)
+    assert set(accuracies(folder, bad)) == {1, 2}
     assert accuracies(folder, good)[2] > accuracies(folder, bad)[2]
     assert "best: --lr=0.05 --clip=1" in output
 
