@@ -262,7 +262,7 @@ def main(arguments: list[str]) -> None:
         ) from error
     if summary is None:
         print(
-            f"halted after round {_HALT_AFTER.value} of {config.rounds}; to go on: the same "
+            f"halted: round {_HALT_AFTER.value} of {config.rounds} is reached; to go on: the same "
             f"command with --output_dir={output_dir}, without --halt_after"
         )
     elif summary.get("stopped"):

@@ -81,7 +81,7 @@ def test_a_run_killed_in_each_stage_ends_as_the_unbroken_one(unbroken):
 
 def test_a_halted_run_goes_on_to_the_end_of_the_unbroken_one(unbroken):
     told = finish(unbroken, "halted", "--halt_after=3", "--checkpoint_every=2")
-    assert "halted after round 3 of 8" in told
+    assert "halted: round 3 of 8 is reached" in told
     lines = (unbroken / "halted" / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["round", "1", "2", "3"]
     assert not (unbroken / "halted" / "summary.json").exists()
