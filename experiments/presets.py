@@ -26,7 +26,7 @@ _SHORTER: Mapping[str, Mapping[str, Any]] = {
     "quick": {"rounds": 12, "batch_size": 64, "eval_every": 3},
     # A hundred runs in two hours on two cores. Much fewer records than these drown in the noise of
     # round 1, and fewer than 10 rounds have no private selection.
-    "mini": {"samples_per_client": 2000, "rounds": 10, "batch_size": 64, "eval_every": 2},
+    "mini": {"samples_per_client": 1250, "rounds": 10, "batch_size": 64, "eval_every": 2},
     "smoke": {"samples_per_client": 100, "rounds": 3, "batch_size": 8, "learning_rate": 0.05},
 }
 # Few steps must be large ones. Clipping scales the gradients, and so the steps, with c.
