@@ -41,7 +41,16 @@ def _over_seeds(sweep: pathlib.Path, accuracy: str, found: str) -> pd.DataFrame:
 
 
 def draw_accuracy(table: pd.DataFrame) -> Figure:
-    """A column per data set and shift. Top: accuracy. Bottom: runs that found the clusters."""
+    """A column per data set and shift. Top: accuracy. Bottom: runs that found all clusters."""
+    return _draw(table, "runs that found\nthe true clusters")
+
+
+def draw_minority(table: pd.DataFrame) -> Figure:
+    """The same with the minority's accuracy, and runs that found the minority cluster."""
+    return _draw(table, "runs that found\nthe minority cluster")
+
+
+def _draw(table: pd.DataFrame, found: str) -> Figure:
     settings = list(table.groupby(_PANEL))
     figure, panels = style.panels(len(settings), 2, width=max(3.2, 6.4 / len(settings)), height=2.5)
     positions = {epsilon: place for place, epsilon in enumerate(sorted(table["epsilon"].unique()))}
@@ -55,7 +64,7 @@ def draw_accuracy(table: pd.DataFrame) -> Figure:
             axes.set_xlim(-0.5, len(positions) - 0.5)
         bottom.set_xlabel("epsilon")
     panels[0].set_ylabel("test accuracy")
-    panels[len(settings)].set_ylabel("runs that found\nthe true clusters")
+    panels[len(settings)].set_ylabel(found)
     handles, labels = _all_handles(panels[: len(settings)])
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure

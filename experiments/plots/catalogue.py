@@ -93,7 +93,7 @@ FIGURES = {
             Source.SWEEP,
             "the same for the minority cluster",
             accuracy.minority_table,
-            accuracy.draw_accuracy,
+            accuracy.draw_minority,
         ),
         NamedFigure(
             "mss_epsilon",

@@ -327,6 +327,16 @@ def test_accuracy_is_that_of_the_stored_runs(table, name, accuracy, found):
             assert row["deviation"] == pytest.approx(np.std(values, ddof=1))
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("accuracy", "the true clusters"), ("minority_accuracy", "the minority cluster")],
+)
+def test_accuracy_says_what_was_found(table, name, found):
+    figure = catalogue.FIGURES[name].draw(table(name))
+    labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
+    assert labels == ["test accuracy", f"runs that found {found}"]
+
+
 def test_accuracy_rounds(table, sweep):
     rows = table("accuracy_rounds")
     runs = sweep_results.load(sweep)
