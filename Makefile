@@ -47,7 +47,7 @@ bench: $(READY)  ## what a round costs beside its clients' training
 # The sweep measures the machine and says how long it will take. A run that failed (exit code 1) is
 # told by the report, too; an interrupted sweep ends here, and goes on with the same command.
 paper-mini: $(READY) ## the paper's comparison in small: sweep, figures, report; DATA="--data_dir=...", SWEEP="--datasets=mnist" for a part
-	@echo "First the sweep, which says how long it will take; then the figures, about as long as fifteen of its runs; then the report."
+	@echo "First the sweep, which says how long it will take; then the figures, about as long as a dozen of its runs; then the report."
 	@$(PY) -m experiments.sweep experiments/sweeps/paper_mini.toml --output_dir=$(PAPER) $(SWEEP) $(DATA); code=$$?; \
 	[ $$code -le 1 ] || exit $$code; \
 	$(PY) -m experiments.figures --figure=all --sweep=$(PAPER) --output_dir=$(PAPER)/figures $(DATA) && \
