@@ -22,6 +22,9 @@ from rdpcfl_tff.privacy import accounting, dp_sgd, randomness
 from rdpcfl_tff.privacy.plan import PrivacyPlan
 
 _LOG = logging.getLogger(__name__)
+# How many steps are measured to forecast a run's time: more of them where they are quick.
+_QUICK_SECONDS = 1.0
+_QUICK_STEPS, _SLOW_STEPS = 10, 4
 _Answer = TypeVar("_Answer")
 
 
@@ -223,21 +226,27 @@ class Federation:
     def seconds_per_step(self) -> float:
         """How long one step of every client takes on this machine, measured on blank records.
 
-        From the difference of two calls, because a call takes time for the updates, too.
+        Batches are drawn as in training: that their size varies takes time. From the difference of
+        two calls, because a call takes time for the updates, too.
         """
-        batch_size = self.plan.schedules[0].batch_size
-        model = self.initial_parameters[np.newaxis]
-        seconds = []
         with tempfile.TemporaryDirectory(prefix="rdpcfl_tff-") as silo:
-            self.records.write_blank(silo, "train", batch_size)
-            for steps in (1, 1, 4):  # the first call also compiles
-                task = dp_sgd.LocalTask(batch_size, batch_size, steps, 0.0, 1.0, 1.0, (0, 0))
-                tasks = [rounds.client_task(silo, 0, task)] * self.num_clients
-                start = time.monotonic()
-                self._updates()(model, tasks)
-                seconds.append(time.monotonic() - start)
-        _, one_step, four_steps = seconds
-        return max(0.0, four_steps - one_step) / 3
+            self.records.write_blank(silo, "train", self.plan.schedules[0].records)
+            self._seconds_of_steps(silo, 1)  # it also compiles
+            one_step = self._seconds_of_steps(silo, 1)
+            steps = _QUICK_STEPS if one_step < _QUICK_SECONDS else _SLOW_STEPS
+            all_steps = self._seconds_of_steps(silo, steps)
+        return max(0.0, all_steps - one_step) / (steps - 1)
+
+    def _seconds_of_steps(self, silo: str, steps: int) -> float:
+        schedule = self.plan.schedules[0]
+        task = dp_sgd.LocalTask(schedule.records, schedule.batch_size, steps, 0.0, 1.0, 1.0, (0, 0))
+        tasks = [
+            rounds.client_task(silo, 0, task._replace(seed=(0, client)))
+            for client in range(self.num_clients)
+        ]
+        start = time.monotonic()
+        self._updates()(self.initial_parameters[np.newaxis], tasks)
+        return time.monotonic() - start
 
     def _ask(
         self, ask: Callable[[Sequence[int]], _Answer], clients: Callable[[], Sequence[int]]
