@@ -36,9 +36,10 @@ def report(folder: pathlib.Path) -> str:
     pictures, left_out = _figures(folder)
     return page.page(
         f"Sweep {folder.resolve().name}",
-        f"{len(runs)} finished runs; {len(unfinished)} of the {len(planned)} that were asked for "
-        "last are not finished. This page shows exact accuracies and true clusters: it is for "
-        "simulations only, and no part of what the privacy statements cover.",
+        f"{len(runs)} finished runs; of the {len(planned)} that were asked for last, "
+        f"{len(planned) - len(unfinished)} are finished. This page shows exact accuracies and "
+        "true clusters: it is for simulations only, and no part of what the privacy statements "
+        "cover.",
         [
             ("Results", _results(runs)),
             ("Privacy", _privacy(folder, runs)),

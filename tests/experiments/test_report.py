@@ -149,6 +149,7 @@ def test_the_page_of_a_sweep_shows_mean_and_spread(sweep_of_two):
 
 def test_the_page_of_a_sweep_says_what_is_missing(sweep_of_two):
     text = sweep.report(sweep_of_two)
+    assert "2 finished runs; of the 3 that were asked for last, 2 are finished." in text
     assert "local-digits-label_flip-eps8-seed0: not one round is saved" in text
     assert "error: no &lt;space&gt; left" in text
     assert "draws them" in text, "figures on round 1 were not drawn"
