@@ -43,8 +43,9 @@ class RecordFormat:
     def write_blank(self, silo: str, split: str, num_records: int) -> None:
         """Makes up a split of black images or zeros with label 0, to measure time with."""
         record_size = math.prod(self.input_shape) * INPUT_TYPES[self.kind].itemsize
-        pathlib.Path(silo, f"{split}.{self.kind}").write_bytes(bytes(num_records * record_size))
-        pathlib.Path(silo, f"{split}.labels").write_bytes(bytes(num_records))
+        for suffix, size in ((self.kind, num_records * record_size), ("labels", num_records)):
+            with open(pathlib.Path(silo, f"{split}.{suffix}"), "wb") as file:
+                file.truncate(size)  # zeros that take no space
 
     def is_whole(self, silo: str, split: str) -> bool:
         """Whether the silo has the split, with an input for every label."""
